@@ -1,0 +1,301 @@
+"""From logits to probabilities: the only owner of temperature, cuts, penalties and logits processors.
+
+The order and meaning are those of `transformers.generate`: bias and penalties, minimum length, user processors, temperature,
+top-k, top-p, min-p. Presence and frequency penalties have OpenAI's meaning: they look at generated tokens only.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeAlias
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from torch import Tensor
+
+from specdec.chance import TargetChance
+from specdec.errors import NumericsError
+from specdec.tree import DraftTree
+
+LogitsProcessor: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""(input_ids [1, length], scores [1, vocab]) -> scores [1, vocab]: the protocol of transformers' LogitsProcessor."""
+
+FIRST_CUT = 256
+"""Tokens that a partial top-k looks at before top-p falls back to sorting the whole row."""
+
+
+class Cuts(BaseModel):
+    """Temperature and the three cuts of the tail."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    temperature: Annotated[float | None, Field(ge=0, description="0 is greedy; unset: 1 if any cut is given, else 0")] = None
+    top_k: Annotated[int | None, Field(ge=1, description="keep the k likeliest tokens, and those tied with the last")] = None
+    top_p: Annotated[float | None, Field(gt=0, le=1, description="keep the smallest set with at least this mass")] = None
+    min_p: Annotated[float | None, Field(ge=0, le=1, description="drop tokens below this share of the likeliest")] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _resolve_temperature(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("temperature") is None:
+            cut = any(values.get(name) is not None for name in ("top_k", "top_p", "min_p"))
+            return {**values, "temperature": 1.0 if cut else 0.0}
+        return values
+
+
+class Sampling(Cuts):
+    """How the target's logits become the distribution that is decoded."""
+
+    repetition_penalty: Annotated[float, Field(gt=0, description="divides (or multiplies) logits of seen tokens")] = 1.0
+    presence_penalty: Annotated[float, Field(ge=-10, le=10, description="subtracted once for a generated token")] = 0.0
+    frequency_penalty: Annotated[float, Field(ge=-10, le=10, description="subtracted per generated occurrence")] = 0.0
+    logit_bias: Annotated[dict[int, float], Field(description="token id -> added to its logit")] = {}
+    min_new_tokens: Annotated[int, Field(ge=0, description="no stop id before so many tokens")] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63, description="key of all draws; requests may bring their own")] = 0
+    draft: Annotated[Cuts | None, Field(description="cuts for drawn drafts; unset: the target's, 1 for temperature 0")] = None
+
+    @property
+    def draft_cuts(self) -> Cuts:
+        """The cuts under which a drawing builder draws."""
+        if self.draft is not None:
+            return self.draft
+        return Cuts(temperature=self.temperature or 1.0, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenDist:
+    """A distribution over target ids by its support. ids: [k] ascending; probs: [k] float64, positive, sum 1.
+
+    A point mass keeps its token in `point`, and needs no tensor work.
+    """
+
+    ids: Tensor
+    probs: Tensor
+    point: int | None = None
+
+    def prob(self, token: int) -> float:
+        """Probability of one token."""
+        if self.point is not None:
+            return 1.0 if token == self.point else 0.0
+        slot = int(torch.searchsorted(self.ids, token))
+        return float(self.probs[slot]) if slot < len(self.ids) and int(self.ids[slot]) == token else 0.0
+
+    def choose(self, chance: TargetChance, position: int) -> int:
+        """Draw the token of `position`."""
+        if self.point is not None:
+            chance.skip(position)
+            return self.point
+        return chance.choose(self.ids, self.probs, position)
+
+    def dense(self, vocab_size: int) -> Tensor:
+        """[vocab] float64."""
+        row = torch.zeros(vocab_size, dtype=torch.float64, device=self.ids.device)
+        row[self.ids] = self.probs
+        return row
+
+    def without(self, token: int) -> "TokenDist | None":
+        """Without one token, renormalised; None if nothing is left."""
+        if self.point is not None:
+            return None if token == self.point else self
+        return _normalised(self.ids, torch.where(self.ids == token, 0.0, self.probs))
+
+    def residual(self, q: Tensor) -> "TokenDist | None":
+        """norm((p - q)+) for q [vocab]; None if nothing is left. Source: arXiv 2211.17192, appendix A.1."""
+        return _normalised(self.ids, (self.probs - q.to(self.probs.dtype)[self.ids]).clamp_min(0))
+
+
+def point_mass(token: int) -> TokenDist:
+    """All mass on one token."""
+    return TokenDist(torch.tensor([token]), torch.ones(1, dtype=torch.float64), token)
+
+
+def from_dense(probs: Tensor) -> TokenDist:
+    """The distribution of a dense row of weights [vocab], renormalised.
+
+    Raises NumericsError for no mass or NaN.
+    """
+    dist = _normalised(torch.arange(probs.shape[-1], device=probs.device), probs.to(torch.float64))
+    if dist is None:
+        raise NumericsError("a distribution has no mass")
+    return dist
+
+
+def _normalised(ids: Tensor, weights: Tensor) -> TokenDist | None:
+    total = float(weights.sum())
+    if not total < float("inf"):
+        raise NumericsError(f"probabilities sum to {total}")
+    if total <= 0:
+        return None
+    kept = weights > 0
+    ids, weights = ids[kept], weights[kept] / total
+    return TokenDist(ids, weights, int(ids[0]) if len(ids) == 1 else None)
+
+
+# --- cuts -----------------------------------------------------------------------------------------------------------
+
+
+def cut(logits: Tensor, cuts: Cuts) -> TokenDist:
+    """Temperature, top-k, top-p and min-p of one row [vocab]. Temperature 0: the lowest-id argmax."""
+    if not cuts.temperature:
+        return point_mass(_argmax(logits))
+    scaled = logits.to(torch.float64) / cuts.temperature
+    ids = torch.arange(len(scaled), device=scaled.device)
+    if cuts.top_k is not None and cuts.top_k < len(scaled):
+        ids = (scaled >= scaled.topk(cuts.top_k).values[-1]).nonzero()[:, 0]
+    probs = torch.softmax(scaled[ids], -1)
+    if cuts.top_p is not None and cuts.top_p < 1:
+        kept = _nucleus(probs, cuts.top_p)
+        ids, probs = ids[kept], probs[kept]
+    if cuts.min_p:
+        kept = (probs >= cuts.min_p * probs.max()).nonzero()[:, 0]
+        ids, probs = ids[kept], probs[kept]
+    dist = _normalised(ids, probs)
+    if dist is None:
+        raise NumericsError("a row of logits has no finite value: every token is forbidden")
+    return dist
+
+
+def _argmax(logits: Tensor) -> int:
+    token = int(logits.argmax())
+    best = float(logits[token])
+    if not best > float("-inf"):
+        raise NumericsError("a row of logits has NaN or no finite value: every token is forbidden")
+    return token
+
+
+def _nucleus(probs: Tensor, top_p: float) -> Tensor:
+    """Ascending indices of the smallest set with mass >= top_p; ties at its edge go to lower indices."""
+    for size in (FIRST_CUT, len(probs)):
+        ordered = probs.topk(min(size, len(probs))).values
+        before = ordered.cumsum(0) - ordered
+        count = int((before < top_p).sum())
+        if count < len(ordered) or len(ordered) == len(probs):
+            break
+    edge = ordered[max(count, 1) - 1]
+    above = (probs > edge).nonzero()[:, 0]
+    tied = (probs == edge).nonzero()[:, 0][: max(count, 1) - len(above)]
+    return torch.cat([above, tied]).sort().values
+
+
+def draft_probs(logits: Tensor, target_ids: Tensor | None, vocab_size: int, cuts: Cuts) -> Tensor:
+    """Q [rows, vocab_size] float64 from draft logits [rows, columns]: cut, normalised, in target ids, zero elsewhere."""
+    columns = logits.shape[-1]
+    if cuts.top_k is None and cuts.top_p is None and not cuts.min_p and cuts.temperature:
+        rows = torch.softmax(logits.to(torch.float64) / cuts.temperature, -1)
+    else:
+        rows = torch.stack([cut(row, cuts).dense(columns) for row in logits])
+    if target_ids is None and columns == vocab_size:
+        return rows
+    q = torch.zeros(len(rows), vocab_size, dtype=torch.float64, device=rows.device)
+    if target_ids is None:
+        q[:, :columns] = rows
+    else:
+        q[:, target_ids] = rows
+    return q
+
+
+# --- the target's law -----------------------------------------------------------------------------------------------
+
+
+class Warp:
+    """One request's way from logits to p.
+
+    stop_ids end the sequence: below one of them the law is that token for ever, so that nothing is computed (and no
+    processor is called) after the end.
+    """
+
+    def __init__(
+        self, sampling: Sampling, *, prompt_length: int, stop_ids: frozenset[int], processors: Sequence[LogitsProcessor] = ()
+    ) -> None:
+        self.sampling = sampling
+        self.prompt_length = prompt_length
+        self.stop_ids = stop_ids
+        self._processors = tuple(processors)
+        self._penalised = (
+            sampling.repetition_penalty != 1.0 or bool(sampling.presence_penalty) or bool(sampling.frequency_penalty)
+        )
+
+    @property
+    def depends_on_path(self) -> bool:
+        """Whether the raw logits of a node are changed before temperature."""
+        return self._penalised or bool(self._processors or self.sampling.logit_bias or self.sampling.min_new_tokens)
+
+    def dists(self, logits: Tensor, prefix: Sequence[int], tree: DraftTree) -> "TargetDists":
+        """The target's law at the nodes of `tree`.
+
+        logits: [nodes, vocab], left as they are. prefix: prompt and emitted tokens, root included.
+        """
+        return TargetDists(self, logits, prefix, tree)
+
+    def row(self, logits: Tensor, tokens: Sequence[int]) -> TokenDist:
+        """P after `tokens` (prompt included) for one row of logits [vocab]."""
+        return cut(self.processed(logits, tokens) if self.depends_on_path else logits, self.sampling)
+
+    def processed(self, logits: Tensor, tokens: Sequence[int]) -> Tensor:
+        """Bias, penalties, minimum length and user processors, on a copy in at least float32."""
+        options = self.sampling
+        scores = logits.to(torch.float64 if logits.dtype == torch.float64 else torch.float32, copy=True)
+        for token, bias in options.logit_bias.items():
+            scores[token] += bias
+        if options.repetition_penalty != 1.0:
+            seen = torch.tensor(sorted(set(tokens)), device=scores.device)
+            values = scores[seen]
+            penalty = options.repetition_penalty
+            scores[seen] = torch.where(values < 0, values * penalty, values / penalty)
+        generated = tokens[self.prompt_length :]
+        if generated and (options.presence_penalty or options.frequency_penalty):
+            counts = Counter(generated)
+            penalties = [options.presence_penalty + options.frequency_penalty * n for n in counts.values()]
+            scores[torch.tensor(list(counts), device=scores.device)] -= torch.tensor(
+                penalties, dtype=scores.dtype, device=scores.device
+            )
+        if len(generated) < options.min_new_tokens and self.stop_ids:
+            scores[torch.tensor(sorted(self.stop_ids), device=scores.device)] = float("-inf")
+        if self._processors:
+            input_ids = torch.tensor([list(tokens)], device=scores.device)
+            for processor in self._processors:
+                scores = processor(input_ids, scores[None])[0]
+        return scores
+
+
+class TargetDists:
+    """p by node, each computed once and only when it is asked for."""
+
+    __slots__ = ("_greedy", "_logits", "_prefix", "_rows", "_tree", "_warp", "fallbacks")
+
+    def __init__(self, warp: Warp, logits: Tensor, prefix: Sequence[int], tree: DraftTree) -> None:
+        self._warp = warp
+        self._logits = logits
+        self._prefix = prefix
+        self._tree = tree
+        self._rows: dict[int, TokenDist] = {}
+        self._greedy: list[int] | None = None
+        self.fallbacks = 0
+
+    def row(self, node: int) -> TokenDist:
+        """P at `node`."""
+        if node not in self._rows:
+            self._rows[node] = self._compute(node)
+        return self._rows[node]
+
+    def fall_back(self, dist: TokenDist) -> TokenDist:
+        """`dist` itself, where a residual came out empty: an event of probability zero up to rounding, which is counted."""
+        self.fallbacks += 1
+        return dist
+
+    def _compute(self, node: int) -> TokenDist:
+        if node > 0 and self._tree.tokens[node] in self._warp.stop_ids:
+            return point_mass(self._tree.tokens[node])
+        if self._warp.depends_on_path:
+            return self._warp.row(self._logits[node], [*self._prefix, *self._tree.path_tokens(node)])
+        if not self._warp.sampling.temperature:
+            return self._greedy_row(node)
+        return cut(self._logits[node], self._warp.sampling)
+
+    def _greedy_row(self, node: int) -> TokenDist:
+        if self._greedy is None:
+            best, tokens = self._logits.max(-1)
+            if not bool((best > float("-inf")).all()):
+                raise NumericsError("a row of logits has NaN or no finite value")
+            self._greedy = tokens.tolist()
+        return point_mass(self._greedy[node])

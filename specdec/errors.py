@@ -1,0 +1,33 @@
+"""Everything that specdec raises on purpose."""
+
+
+class SpecdecError(Exception):
+    """A fault that the user can mend; the command line prints it without a traceback and exits with 2."""
+
+
+class SpecError(SpecdecError):
+    """A spec, an option or an argument is wrong: says where, what was got and what would work."""
+
+
+class UnknownPart(SpecError):
+    """A name that no registered part, strategy or tree has."""
+
+
+class IncompatibleParts(SpecError):
+    """Parts that are each valid and that do not fit together; every broken rule is listed."""
+
+
+class TargetMismatch(SpecdecError):
+    """A model that cannot do what is asked of it: the reason, and what would work."""
+
+
+class CheckpointError(SpecdecError):
+    """Weights that are missing, superfluous or misshapen, by name."""
+
+
+class NumericsError(SpecdecError):
+    """A probability that is not one: a NaN, a negative value, or a draft that its own q rules out."""
+
+
+class PluginError(SpecdecError):
+    """A plug-in that broke its contract, with its package and the rule."""

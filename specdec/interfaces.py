@@ -1,0 +1,286 @@
+"""The abstract parts. A class here is abstract throughout; implementations are final and override nothing concrete.
+
+Everything runs on a batch: a `Target` state and a `DraftSession` cover the same rows in the same order, lists are aligned
+with the rows, and `keep` drops rows that have finished. Builders and verifiers see one sequence at a time.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Generic
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor
+from typing_extensions import TypeVar
+
+from specdec.chance import DraftChance, TargetChance
+from specdec.contracts import (
+    BuilderDeclaration,
+    DrafterDeclaration,
+    Features,
+    TargetDeclaration,
+    VerifierDeclaration,
+)
+from specdec.distributions import TargetDists
+from specdec.records import Answer, Committed, HiddenStates, Proposal, Scored, Verdict
+from specdec.tree import DraftTree, TreeSketch
+
+
+class PartOptions(BaseModel):
+    """The keys that a part takes in a spec, beside `use`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, protected_namespaces=())
+
+
+O = TypeVar("O", bound=PartOptions, default=Any)
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """Nodes of a growing tree for which the builder asks the drafter. Their ids hold until the next step."""
+
+    tree: TreeSketch
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What a draft may cost. nodes: drafted nodes, root excluded; depth: levels below the root (limit and context room).
+
+    stop_ids: tokens after which the sequence ends, below which drafting is useless.
+    seconds_for: measured forward seconds by total rows of the batch, where a profile is given.
+    """
+
+    nodes: int
+    depth: int
+    stop_ids: frozenset[int] = frozenset()
+    seconds_for: Callable[[int], float] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DraftStart:
+    """One sequence at the start of drafting: the prompt, the first token, and the prompt's hidden states [prompt, ...].
+
+    `hidden` row i belongs to prompt token i, the node at which token i + 1 was drawn.
+    """
+
+    prompt: tuple[int, ...]
+    first_token: int
+    hidden: HiddenStates
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prefilled:
+    """A target state after the prompts. scored[r].logits: [1, vocab] at the prompt's last token; hidden: all prompt tokens."""
+
+    state: "TargetState"
+    scored: tuple[Scored, ...]
+
+
+class TargetState(ABC):
+    """Opaque to everybody but its target. Invariant: cached tokens == committed tokens - 1 (the root is not cached)."""
+
+    @property
+    @abstractmethod
+    def lengths(self) -> tuple[int, ...]:
+        """Cached tokens by row."""
+
+    @abstractmethod
+    def check_integrity(self) -> None:
+        """Raise NumericsError unless the bookkeeping is consistent."""
+
+
+class Target(ABC, Generic[O]):
+    """The model whose distribution is to be reproduced; a draft language model is one too."""
+
+    name: ClassVar[str]
+    Options: ClassVar[type[PartOptions]]
+
+    @classmethod
+    @abstractmethod
+    def declares(cls, options: O) -> TargetDeclaration:
+        """What the options alone tell (config.json may be read, weights never)."""
+
+    @classmethod
+    @abstractmethod
+    def build(cls, options: O, tools: "BuildTools") -> "Target":
+        """Load it."""
+
+    @property
+    @abstractmethod
+    def facts(self) -> "TargetFacts":
+        """Sizes and limits, known after loading."""
+
+    @property
+    @abstractmethod
+    def codec(self) -> "TextCodec | None":
+        """Its tokenizer, where it has one."""
+
+    @abstractmethod
+    def prefill(self, prompts: Sequence[Sequence[int]], features: Features) -> Prefilled:
+        """A fresh state with one row per prompt (at least one token each). Prompts of the batch may differ in length."""
+
+    @abstractmethod
+    def score(self, state: TargetState, trees: Sequence[DraftTree]) -> list[Scored]:
+        """Logits and hidden states of every node not yet scored since the last commit, in one forward.
+
+        Later calls may pass trees that extend the earlier ones (same nodes first): a draft model grows them level by level.
+        """
+
+    @abstractmethod
+    def commit(self, state: TargetState, paths: Sequence[Sequence[int] | None]) -> None:
+        """Keep the root and the accepted `path` of each row in the cache and forget all other nodes.
+
+        None keeps nothing, not even the root: the row's draft is rolled back.
+        """
+
+    @abstractmethod
+    def keep(self, state: TargetState, rows: Sequence[int]) -> None:
+        """Drop all rows but these, ascending."""
+
+    @abstractmethod
+    def fork(self, state: TargetState, copies: Sequence[int]) -> TargetState:
+        """A state in which row r occurs copies[r] times, in order: samples that share one prefill."""
+
+    @abstractmethod
+    def embed(self, ids: Tensor) -> Tensor:
+        """[n, hidden] input embeddings, scaled as the model scales them."""
+
+    @abstractmethod
+    def head(self, hidden: Tensor) -> Tensor:
+        """[n, vocab] logits of post-norm hidden states, soft caps and scales included."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetFacts:
+    """vocab_size: columns of the logits. max_positions: the context; None: unbounded. stop_ids: of the generation config."""
+
+    vocab_size: int
+    max_positions: int | None
+    stop_ids: frozenset[int]
+    hidden_size: int | None
+    num_layers: int | None
+    device: torch.device
+    dtype: torch.dtype
+    description: str
+    max_tree_nodes: int | None = None
+    trees: bool = True
+
+
+class TextCodec(ABC):
+    """Text to ids and back, and the chat template."""
+
+    @abstractmethod
+    def encode(self, text: str) -> list[int]:
+        """Ids of a raw text, with the special tokens that the tokenizer adds itself."""
+
+    @abstractmethod
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, special tokens left out."""
+
+    @abstractmethod
+    def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Ids of a conversation up to where the assistant answers. Raises TargetMismatch without a chat template."""
+
+    @abstractmethod
+    def vocabulary(self) -> Mapping[str, int]:
+        """Token string -> id."""
+
+
+class DraftSession(ABC):
+    """The state of drafting for the rows of one batch."""
+
+    @abstractmethod
+    def expand(self, frontiers: Sequence[Frontier | None]) -> list[Proposal | None]:
+        """An answer per row, one entry per frontier node; None for rows that ask nothing."""
+
+    @abstractmethod
+    def observe(self, committed: Sequence[Committed], scored: Sequence[Scored]) -> None:
+        """Learn what each row emitted. The last committed token is the next root. Forget the tree."""
+
+    @abstractmethod
+    def keep(self, rows: Sequence[int]) -> None:
+        """Drop all rows but these, ascending."""
+
+
+class Drafter(ABC, Generic[O]):
+    """Proposes tokens; knows nothing of p, of the tree's shape or of acceptance."""
+
+    name: ClassVar[str]
+    Options: ClassVar[type[PartOptions]]
+
+    @classmethod
+    @abstractmethod
+    def declares(cls, options: O) -> DrafterDeclaration:
+        """What it gives and needs; may read a config.json, never tensors."""
+
+    @classmethod
+    @abstractmethod
+    def build(cls, options: O, tools: "BuildTools") -> "Drafter":
+        """Load it. Raises TargetMismatch when it does not fit tools.target."""
+
+    @abstractmethod
+    def open(self, starts: Sequence[DraftStart]) -> DraftSession:
+        """A session for these sequences; sessions share nothing that changes."""
+
+
+class TreeBuilder(ABC, Generic[O]):
+    """Decides the draft's shape and draws its tokens."""
+
+    name: ClassVar[str]
+    Options: ClassVar[type[PartOptions]]
+
+    @classmethod
+    @abstractmethod
+    def declares(cls, options: O) -> BuilderDeclaration:
+        """How it draws and what it needs."""
+
+    @classmethod
+    @abstractmethod
+    def build(cls, options: O, tools: "BuildTools") -> "TreeBuilder":
+        """Resolve its options (tree files)."""
+
+    @abstractmethod
+    def grow(
+        self, root_token: int, root_position: int, budget: Budget, chance: DraftChance
+    ) -> Generator[Frontier, Answer, DraftTree]:
+        """Yield frontiers, receive one answer each, return the tree, within `budget`.
+
+        A drawing builder receives `DraftProbs`, a deterministic one `Distributions` or `Candidates`.
+        """
+
+
+class Verifier(ABC, Generic[O]):
+    """Accepts a path and draws the next token: a pure function of (tree, p, chance)."""
+
+    name: ClassVar[str]
+    Options: ClassVar[type[PartOptions]]
+
+    @classmethod
+    @abstractmethod
+    def declares(cls, options: O) -> VerifierDeclaration:
+        """Which draws and shapes it accepts, whether it reads q, and its guarantee."""
+
+    @classmethod
+    @abstractmethod
+    def build(cls, options: O, tools: "BuildTools") -> "Verifier":
+        """Resolve its options."""
+
+    @abstractmethod
+    def verify(self, tree: DraftTree, p: TargetDists, chance: TargetChance) -> Verdict:
+        """One step. Reads p only at nodes that it reaches, in path order."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildTools:
+    """What compose hands to `build`. target: the main target (absent while that itself is built).
+
+    targets: further models that the drafter declared, loaded. find_tree: name or path -> file of a tree shape.
+    """
+
+    target: Target | None = None
+    targets: Mapping[str, Target] = field(default_factory=dict)
+    find_tree: Callable[[str], Path] = Path
+    sampling_seed: int = 0

@@ -1,0 +1,1 @@
+"""Proofs that a decoder is lossless, kept apart by what they can show."""

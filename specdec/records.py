@@ -1,0 +1,203 @@
+"""What the parts hand to each other, and what a run leaves behind."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from torch import Tensor
+
+from specdec.contracts import Guarantee
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Distributions:
+    """A drafter's answer: unwarped logits for each frontier node.
+
+    logits: [frontier, draft_vocab]. target_ids: [draft_vocab] the target id of each column; None: column i is target id i
+    (there may be fewer columns than the target has ids, never more).
+    """
+
+    logits: Tensor
+    target_ids: Tensor | None = None
+    source: int = 0
+
+    def top(self, count: int) -> tuple[list[list[int]], list[list[float]]]:
+        """Per frontier node, the `count` likeliest target ids, best first, and their log-probabilities.
+
+        Equal logits: the lower id first. Impossible tokens are left out.
+        """
+        logits = self.logits.to(torch.float32) if self.logits.dtype != torch.float64 else self.logits
+        values, columns = logits.topk(min(count, logits.shape[-1]))
+        scores = values - logits.logsumexp(-1, keepdim=True)
+        tokens = columns if self.target_ids is None else self.target_ids[columns]
+        return _sorted_rows(tokens.tolist(), scores.tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """A drafter's answer without a distribution: per frontier node some tokens, best first, with scores that fall.
+
+    Scores are log-probability-like (at most 0), so that they add up along a path.
+    """
+
+    tokens: tuple[tuple[int, ...], ...]
+    scores: tuple[tuple[float, ...], ...]
+    source: int = 0
+
+    def top(self, count: int) -> tuple[list[list[int]], list[list[float]]]:
+        """Per frontier node, the first `count` tokens and their scores."""
+        return [list(t[:count]) for t in self.tokens], [list(s[:count]) for s in self.scores]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DraftProbs:
+    """What a drawing builder gets instead of logits: q [frontier, vocab], warped, in target ids, exactly to be drawn from."""
+
+    q: Tensor
+    source: int = 0
+
+
+Proposal: TypeAlias = Distributions | Candidates
+Answer: TypeAlias = Distributions | Candidates | DraftProbs
+
+
+def _sorted_rows(tokens: list[list[int]], scores: list[list[float]]) -> tuple[list[list[int]], list[list[float]]]:
+    kept_tokens, kept_scores = [], []
+    for row_tokens, row_scores in zip(tokens, scores, strict=True):
+        pairs = sorted((-s, t) for t, s in zip(row_tokens, row_scores, strict=True) if s > float("-inf"))
+        kept_tokens.append([t for _, t in pairs])
+        kept_scores.append([-s for s, _ in pairs])
+    return kept_tokens, kept_scores
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HiddenStates:
+    """Hidden states of some tokens. last: [tokens, hidden] after the final norm; layers: [tokens, layers, hidden]."""
+
+    last: Tensor | None = None
+    layers: Tensor | None = None
+
+    def rows(self, index: list[int]) -> "HiddenStates":
+        """The states of these rows, in this order."""
+        return HiddenStates(
+            None if self.last is None else self.last[index], None if self.layers is None else self.layers[index]
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scored:
+    """The target's answer for one sequence.
+
+    logits: [nodes, vocab] unwarped, for the tree's nodes from `first_node` on (those that no earlier call has scored).
+    hidden: the hidden states asked for at prefill, for the same nodes.
+    """
+
+    logits: Tensor
+    hidden: HiddenStates = field(default_factory=HiddenStates)
+    first_node: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The outcome of one verification.
+
+    path: accepted nodes from below the root down. next_token: drawn at the path's last node. all_accepted: that is a leaf.
+    """
+
+    path: tuple[int, ...]
+    next_token: int
+    all_accepted: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Committed:
+    """What one sequence emitted in a step, after stop and limit.
+
+    nodes[i] is the node *at which* token i was drawn: the root first. hidden: [tokens, ...] the states of those nodes.
+    """
+
+    tokens: tuple[int, ...]
+    nodes: tuple[int, ...]
+    hidden: HiddenStates = field(default_factory=HiddenStates)
+
+
+PHASES = ("draft", "score", "verify", "commit")
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One decode step of one sequence. Seconds are those of the whole batch; `batch_size` sequences shared them.
+
+    drafted: nodes without the root. tested: levels at which a draft was tried. accepted: draft tokens that were emitted.
+    committed: tokens emitted. emitted: those tokens. sources: by emitted token, the drafter it came from (-1: the target).
+    """
+
+    drafted: int
+    depth: int
+    tested: int
+    accepted: int
+    committed: int
+    emitted: tuple[int, ...]
+    sources: tuple[int, ...]
+    batch_size: int
+    seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Raw model log-probabilities at one emitted token, before any warping.
+
+    top: the likeliest (token, log-probability), best first.
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One finished answer.
+
+    tokens exclude the prompt and include a final stop token; text excludes it, and is cut before a stop string.
+    finish_reason: 'stop' or 'length'. stopped_by: the stop id, id sequence or string.
+    records: one StepRecord per target forward after prefill.
+    """
+
+    prompt_tokens: tuple[int, ...]
+    tokens: tuple[int, ...]
+    text: str | None
+    finish_reason: str
+    stopped_by: int | str | tuple[int, ...] | None
+    seed: int
+    sample_index: int
+    records: tuple[StepRecord, ...]
+    logprobs: tuple[TokenLogprobs, ...] | None
+    guarantee: Guarantee
+    seconds: float
+    prefill_seconds: float
+
+    @property
+    def tau(self) -> float:
+        """Committed tokens per target forward after prefill; NaN without a step. The token of the prefill counts in neither."""
+        if not self.records:
+            return float("nan")
+        return sum(r.committed for r in self.records) / len(self.records)
+
+    @property
+    def draft_acceptance_rate(self) -> float:
+        """Accepted / drafted; NaN when nothing was drafted."""
+        drafted = sum(r.drafted for r in self.records)
+        return sum(r.accepted for r in self.records) / drafted if drafted else float("nan")
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens / seconds, prefill included."""
+        return len(self.tokens) / self.seconds if self.seconds else float("nan")
+
+    def alpha_at(self) -> list[float]:
+        """By depth: accepted / tested positions (n-alpha of arXiv 2401.15077 along a chain)."""
+        levels = max((r.depth for r in self.records), default=0)
+        tested = [sum(r.tested > d for r in self.records) for d in range(levels)]
+        accepted = [sum(r.accepted > d for r in self.records) for d in range(levels)]
+        return [a / t for a, t in zip(accepted, tested, strict=True) if t]

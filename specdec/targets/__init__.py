@@ -1,0 +1,1 @@
+"""The models whose distribution is decoded: one runtime a module."""

@@ -1,0 +1,200 @@
+"""Draft trees: a `TreeSketch` while it grows, a frozen `DraftTree` when it goes to the target.
+
+Node 0 is the root: the last committed token, which the target has not yet in its cache. Parents come before children.
+Structure lives on the host as plain integers, so that plug-ins read it without tensors; only q is a tensor.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from specdec.contracts import Draw
+from specdec.errors import SpecdecError
+
+
+class TreeError(SpecdecError):
+    """A tree that is not one: names the node and the rule."""
+
+
+class TreeSketch:
+    """A tree that still grows: `tokens`, `parents` and `depths` by node, root first."""
+
+    __slots__ = ("depths", "parents", "root_position", "tokens")
+
+    def __init__(self, root_token: int, root_position: int) -> None:
+        self.root_position = root_position
+        self.tokens = [root_token]
+        self.parents = [-1]
+        self.depths = [0]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def add(self, parent: int, token: int) -> int:
+        """Append a node and return its id."""
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self.depths.append(self.depths[parent] + 1)
+        return len(self.tokens) - 1
+
+    def path(self, node: int) -> list[int]:
+        """The drafted tokens from below the root down to `node`, `node` included; empty for the root."""
+        tokens = []
+        while node > 0:
+            tokens.append(self.tokens[node])
+            node = self.parents[node]
+        return tokens[::-1]
+
+    def freeze(
+        self,
+        draw: Draw,
+        *,
+        draws: Mapping[int, tuple[int, ...]] | None = None,
+        q: Tensor | None = None,
+        q_row: Sequence[int] | None = None,
+    ) -> "DraftTree":
+        """The finished tree. Without `draws`, siblings count as drawn in node order."""
+        size = len(self.tokens)
+        children: list[list[int]] = [[] for _ in range(size)]
+        for node in range(1, size):
+            children[self.parents[node]].append(node)
+        drawn = dict(draws) if draws is not None else {n: tuple(c) for n, c in enumerate(children) if c}
+        return DraftTree(
+            root_position=self.root_position,
+            tokens=tuple(self.tokens),
+            parents=tuple(self.parents),
+            depths=tuple(self.depths),
+            children=tuple(tuple(c) for c in children),
+            draws=drawn,
+            draw=dict.fromkeys(drawn, draw),
+            q=q,
+            q_row=tuple(q_row) if q_row is not None else (-1,) * size,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DraftTree:
+    """A finished draft tree.
+
+    root_position: absolute position of the root token in the sequence.
+    tokens, parents, depths: by node; the root's parent is -1 and its depth 0.
+    children: by node, in node order, each token once.
+    draws: by parent, its children in the order in which they were drawn; an i.i.d. draw may repeat a child.
+    draw: by parent, how these children were picked; stamped by the builder, compared by the verifier.
+    q: [rows, vocab] the distributions that were drawn from, in target ids; None where nothing was drawn.
+    q_row: by node, the row of q from which its children were drawn, -1 for none.
+    scouts: nodes that are scored and never verified.
+    source: by node, the index of the drafter that proposed it (empty: a single drafter).
+    """
+
+    root_position: int
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+    depths: tuple[int, ...]
+    children: tuple[tuple[int, ...], ...]
+    draws: Mapping[int, tuple[int, ...]]
+    draw: Mapping[int, Draw]
+    q: Tensor | None = None
+    q_row: tuple[int, ...] = ()
+    scouts: frozenset[int] = field(default_factory=frozenset)
+    source: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def num_drafted(self) -> int:
+        """Nodes without the root."""
+        return len(self.tokens) - 1
+
+    @property
+    def max_depth(self) -> int:
+        """Levels below the root."""
+        return max(self.depths)
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether no node has two children."""
+        return all(len(c) <= 1 for c in self.children)
+
+    def path(self, node: int) -> list[int]:
+        """Node ids from below the root down to `node`, `node` included; empty for the root."""
+        nodes = []
+        while node > 0:
+            nodes.append(node)
+            node = self.parents[node]
+        return nodes[::-1]
+
+    def path_tokens(self, node: int) -> list[int]:
+        """Drafted tokens from below the root down to `node`."""
+        return [self.tokens[n] for n in self.path(node)]
+
+    def child(self, node: int, token: int) -> int | None:
+        """The child of `node` with this token that may be verified, or None."""
+        for child in self.children[node]:
+            if self.tokens[child] == token and child not in self.scouts:
+                return child
+        return None
+
+    def q_of(self, node: int) -> Tensor:
+        """[vocab] the distribution from which the children of `node` were drawn. Raises TreeError if nothing was drawn."""
+        row = self.q_row[node] if self.q_row else -1
+        if self.q is None or row < 0:
+            raise TreeError(f"node {node} has no draft distribution: the tree's builder drew nothing there")
+        return self.q[row]
+
+
+def root_only(token: int, position: int) -> DraftTree:
+    """The tree of plain decoding: nothing drafted."""
+    return TreeSketch(token, position).freeze(Draw.DETERMINISTIC)
+
+
+def validate(tree: DraftTree, *, vocab_size: int) -> None:
+    """Raise TreeError, naming the node, unless `tree` obeys every rule of its docstring. Linear time, no recursion."""
+    size = len(tree.tokens)
+    if size == 0:
+        raise TreeError("a tree has at least a root; this one has 0 nodes")
+    if not len(tree.parents) == len(tree.depths) == len(tree.children) == size:
+        raise TreeError(f"tokens, parents, depths and children differ in length: {size} tokens")
+    if tree.parents[0] != -1 or tree.depths[0] != 0:
+        raise TreeError("node 0 must be the root: parent -1, depth 0")
+    _validate_nodes(tree, vocab_size)
+    _validate_draws(tree, vocab_size)
+
+
+def _validate_nodes(tree: DraftTree, vocab_size: int) -> None:
+    seen: set[tuple[int, int]] = set()
+    for node, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
+        if not 0 <= token < vocab_size:
+            raise TreeError(f"node {node}: token {token} is outside the target's vocabulary of {vocab_size}")
+        if node == 0:
+            continue
+        if not 0 <= parent < node:
+            raise TreeError(f"node {node}: parent {parent} is missing or does not come before it")
+        if tree.depths[node] != tree.depths[parent] + 1:
+            raise TreeError(f"node {node}: depth {tree.depths[node]} is not one more than its parent's")
+        if (parent, token) in seen:
+            raise TreeError(f"node {node}: its parent {parent} has another child with token {token}")
+        if node not in tree.children[parent]:
+            raise TreeError(f"node {node}: absent from the children of its parent {parent}")
+        seen.add((parent, token))
+    if sum(map(len, tree.children)) != len(tree.tokens) - 1:
+        raise TreeError("children lists name a node twice, or a node that does not exist")
+
+
+def _validate_draws(tree: DraftTree, vocab_size: int) -> None:
+    for parent, drawn in tree.draws.items():
+        if parent not in tree.draw:
+            raise TreeError(f"node {parent}: its children carry no kind of draw")
+        strangers = set(drawn) - set(tree.children[parent])
+        if strangers:
+            raise TreeError(f"node {parent}: draws name nodes {sorted(strangers)} that are not its children")
+        if len(set(drawn)) != len(drawn) and tree.draw[parent] is not Draw.IID:
+            raise TreeError(f"node {parent}: only i.i.d. draws may repeat a child")
+    for parent, children in enumerate(tree.children):
+        missing = set(children) - set(tree.draws.get(parent, ())) - tree.scouts
+        if missing:
+            raise TreeError(f"node {parent}: children {sorted(missing)} are in no draw")
+    if tree.q is not None and tree.q.shape[-1] != vocab_size:
+        raise TreeError(f"q has {tree.q.shape[-1]} columns; the target's vocabulary has {vocab_size}")

@@ -1,0 +1,1 @@
+"""What accepts drafts: one rule a module."""
