@@ -34,7 +34,7 @@ class PartOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False, protected_namespaces=())
 
 
-O = TypeVar("O", bound=PartOptions, default=Any)
+OptionsT = TypeVar("OptionsT", bound=PartOptions, default=Any)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class TargetState(ABC):
         """Raise NumericsError unless the bookkeeping is consistent."""
 
 
-class Target(ABC, Generic[O]):
+class Target(ABC, Generic[OptionsT]):
     """The model whose distribution is to be reproduced; a draft language model is one too."""
 
     name: ClassVar[str]
@@ -100,12 +100,12 @@ class Target(ABC, Generic[O]):
 
     @classmethod
     @abstractmethod
-    def declares(cls, options: O) -> TargetDeclaration:
+    def declares(cls, options: OptionsT) -> TargetDeclaration:
         """What the options alone tell (config.json may be read, weights never)."""
 
     @classmethod
     @abstractmethod
-    def build(cls, options: O, tools: "BuildTools") -> "Target":
+    def build(cls, options: OptionsT, tools: "BuildTools") -> "Target":
         """Load it."""
 
     @property
@@ -205,7 +205,7 @@ class DraftSession(ABC):
         """Drop all rows but these, ascending."""
 
 
-class Drafter(ABC, Generic[O]):
+class Drafter(ABC, Generic[OptionsT]):
     """Proposes tokens; knows nothing of p, of the tree's shape or of acceptance."""
 
     name: ClassVar[str]
@@ -213,12 +213,12 @@ class Drafter(ABC, Generic[O]):
 
     @classmethod
     @abstractmethod
-    def declares(cls, options: O) -> DrafterDeclaration:
+    def declares(cls, options: OptionsT) -> DrafterDeclaration:
         """What it gives and needs; may read a config.json, never tensors."""
 
     @classmethod
     @abstractmethod
-    def build(cls, options: O, tools: "BuildTools") -> "Drafter":
+    def build(cls, options: OptionsT, tools: "BuildTools") -> "Drafter":
         """Load it. Raises TargetMismatch when it does not fit tools.target."""
 
     @abstractmethod
@@ -226,7 +226,7 @@ class Drafter(ABC, Generic[O]):
         """A session for these sequences; sessions share nothing that changes."""
 
 
-class TreeBuilder(ABC, Generic[O]):
+class TreeBuilder(ABC, Generic[OptionsT]):
     """Decides the draft's shape and draws its tokens."""
 
     name: ClassVar[str]
@@ -234,12 +234,12 @@ class TreeBuilder(ABC, Generic[O]):
 
     @classmethod
     @abstractmethod
-    def declares(cls, options: O) -> BuilderDeclaration:
+    def declares(cls, options: OptionsT) -> BuilderDeclaration:
         """How it draws and what it needs."""
 
     @classmethod
     @abstractmethod
-    def build(cls, options: O, tools: "BuildTools") -> "TreeBuilder":
+    def build(cls, options: OptionsT, tools: "BuildTools") -> "TreeBuilder":
         """Resolve its options (tree files)."""
 
     @abstractmethod
@@ -252,7 +252,7 @@ class TreeBuilder(ABC, Generic[O]):
         """
 
 
-class Verifier(ABC, Generic[O]):
+class Verifier(ABC, Generic[OptionsT]):
     """Accepts a path and draws the next token: a pure function of (tree, p, chance)."""
 
     name: ClassVar[str]
@@ -260,12 +260,12 @@ class Verifier(ABC, Generic[O]):
 
     @classmethod
     @abstractmethod
-    def declares(cls, options: O) -> VerifierDeclaration:
+    def declares(cls, options: OptionsT) -> VerifierDeclaration:
         """Which draws and shapes it accepts, whether it reads q, and its guarantee."""
 
     @classmethod
     @abstractmethod
-    def build(cls, options: O, tools: "BuildTools") -> "Verifier":
+    def build(cls, options: OptionsT, tools: "BuildTools") -> "Verifier":
         """Resolve its options."""
 
     @abstractmethod

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import torch
 from torch import Tensor
 
 from specdec.contracts import Guarantee
