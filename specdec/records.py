@@ -131,6 +131,7 @@ class StepRecord:
 
     drafted: nodes without the root. tested: levels at which a draft was tried. accepted: draft tokens that were emitted.
     committed: tokens emitted. emitted: those tokens. sources: by emitted token, the drafter it came from (-1: the target).
+    fallbacks: residuals that came out empty by rounding.
     """
 
     drafted: int
@@ -142,6 +143,7 @@ class StepRecord:
     sources: tuple[int, ...]
     batch_size: int
     seconds: Mapping[str, float]
+    fallbacks: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,100 @@
+"""Growing the draft trees of a batch: all sequences' builders advance in lock step, the drafter answers them at once."""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+
+from specdec.contracts import BuilderDeclaration, DrafterDeclaration, Draw, VerifierDeclaration
+from specdec.distributions import draft_probs
+from specdec.errors import PluginError
+from specdec.interfaces import Budget, Drafter, DraftSession, Frontier, Target, TreeBuilder
+from specdec.records import Answer, Candidates, DraftProbs, Proposal
+from specdec.requests import Row
+from specdec.tree import DraftTree, root_only, validate
+
+UNBOUNDED_NODES = 4096
+"""Nodes of a draft where the target names no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What the parts of a decoder declared."""
+
+    drafter: DrafterDeclaration
+    builder: BuilderDeclaration
+    verifier: VerifierDeclaration
+
+
+@dataclass(slots=True)
+class _Growing:
+    """One sequence's draft while it grows: the builder, and what it last asked."""
+
+    steps: Generator[Frontier, Answer, DraftTree]
+    asked: Frontier | None = None
+    tree: DraftTree | None = None
+
+    def advance(self, answer: Answer | None) -> None:
+        try:
+            self.asked = next(self.steps) if answer is None else self.steps.send(answer)
+        except StopIteration as stop:
+            self.asked, self.tree = None, stop.value
+
+
+class Grower:
+    """Drives a builder and a drafter; checks what both return."""
+
+    def __init__(self, *, target: Target, drafter: Drafter, builder: TreeBuilder, declared: Declared) -> None:
+        self._target = target
+        self._drafter = drafter
+        self._builder = builder
+        self._drafts = declared.drafter.drafts
+        self._draws = declared.builder.draw in (Draw.IID, Draw.WITHOUT_REPLACEMENT)
+
+    def grow(self, rows: list[Row], session: DraftSession) -> list[DraftTree]:
+        """A tree per row, at its root. Raises PluginError for a drafter or builder that breaks its contract."""
+        budgets = [self._budget(row) for row in rows]
+        growing = [self._begin(row, budget) for row, budget in zip(rows, budgets, strict=True)]
+        while any(one is not None and one.asked is not None for one in growing):
+            frontiers = [None if one is None else one.asked for one in growing]
+            answers = session.expand(frontiers)
+            for row, one, frontier, proposal in zip(rows, growing, frontiers, answers, strict=True):
+                if one is not None and frontier is not None:
+                    one.advance(self._answer(row, frontier, proposal))
+        return [self._finished(row, budget, one) for row, budget, one in zip(rows, budgets, growing, strict=True)]
+
+    def _begin(self, row: Row, budget: Budget) -> _Growing | None:
+        if not self._drafts or budget.depth < 1 or budget.nodes < 1:
+            return None
+        one = _Growing(self._builder.grow(row.tokens[-1], len(row.tokens) - 1, budget, row.coins.draft))
+        one.advance(None)
+        return one
+
+    def _budget(self, row: Row) -> Budget:
+        limit = self._target.facts.max_tree_nodes
+        nodes = UNBOUNDED_NODES if limit is None else limit - 1
+        return Budget(nodes=nodes, depth=row.remaining - 1, stop_ids=row.warp.stop_ids)
+
+    def _answer(self, row: Row, frontier: Frontier, proposal: Proposal | None) -> Answer:
+        if proposal is None:
+            raise PluginError(f"drafter '{self._drafter.name}' left a frontier of {len(frontier.nodes)} nodes unanswered")
+        size = len(proposal.tokens) if isinstance(proposal, Candidates) else len(proposal.logits)
+        if size != len(frontier.nodes):
+            raise PluginError(f"drafter '{self._drafter.name}' answered {size} nodes; the frontier has {len(frontier.nodes)}")
+        if not self._draws or isinstance(proposal, Candidates):
+            return proposal
+        cuts, vocab_size = row.warp.sampling.draft_cuts, self._target.facts.vocab_size
+        return DraftProbs(draft_probs(proposal.logits, proposal.target_ids, vocab_size, cuts), proposal.source)
+
+    def _finished(self, row: Row, budget: Budget, one: _Growing | None) -> DraftTree:
+        root = len(row.tokens) - 1
+        if one is None or one.tree is None:
+            return root_only(row.tokens[-1], root)
+        tree = one.tree
+        validate(tree, vocab_size=self._target.facts.vocab_size)
+        if tree.root_position != root or tree.tokens[0] != row.tokens[-1]:
+            raise PluginError(f"tree builder '{self._builder.name}' returned a tree with another root than it was given")
+        if tree.num_drafted > budget.nodes or tree.max_depth > budget.depth:
+            raise PluginError(
+                f"tree builder '{self._builder.name}' returned {tree.num_drafted} nodes of depth {tree.max_depth}; "
+                f"the budget is {budget.nodes} nodes of depth {budget.depth}"
+            )
+        return tree

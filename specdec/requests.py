@@ -1,0 +1,237 @@
+"""What is asked of a decoder, checked at the door, and one sequence while it is decoded."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from time import perf_counter
+from typing import Any
+
+from torch import Tensor
+
+from specdec.chance import Coins, mix, request_key
+from specdec.contracts import Guarantee
+from specdec.distributions import LogitsProcessor, Sampling, Warp
+from specdec.errors import SpecError
+from specdec.interfaces import Target
+from specdec.records import Generation, Scored, StepRecord, TokenLogprobs
+from specdec.stopping import Emitted, StopRules
+from specdec.tree import root_only
+
+Conversation = Sequence[Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One prompt and how it is to be answered.
+
+    prompt: a text (encoded as it is), ids, or a conversation for the chat template.
+    max_new_tokens: None: to the end of the context. sampling: None: the decoder's. seed: key of all draws.
+    stop: strings, or id sequences. stop_ids: beside the model's own, which `ignore_eos` turns off.
+    n: samples that share one prefill; sample j > 0 of a seeded request has a key derived from (seed, j).
+    logprobs: None, or how many of the likeliest tokens to report beside each emitted one.
+    processors: callables (input_ids [1, length], scores [1, vocab]) -> scores, run before temperature. A stateful one
+    belongs to one request with n = 1.
+    """
+
+    prompt: str | Sequence[int] | Conversation
+    max_new_tokens: int | None = 128
+    sampling: Sampling | None = None
+    seed: int | None = None
+    stop: Sequence[str | Sequence[int]] = ()
+    stop_ids: Sequence[int] = ()
+    ignore_eos: bool = False
+    n: int = 1
+    logprobs: int | None = None
+    processors: Sequence[LogitsProcessor] = ()
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_new_tokens", 1), ("n", 1), ("logprobs", 0), ("seed", 0)):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+                raise SpecError(f"{name}: got {value!r}; expected a whole number of at least {least}")
+        if isinstance(self.stop, str):
+            raise SpecError(f"stop: got the text {self.stop!r}; expected a list of texts, such as [{self.stop!r}]")
+        if any(not isinstance(stop, Sequence) for stop in self.stop):
+            raise SpecError("stop: expected texts or id sequences; single ids belong in stop_ids")
+        if any(len(stop) == 0 for stop in self.stop):
+            raise SpecError("stop: an empty text or sequence would stop everywhere")
+
+
+def requests_of(prompts: Any, **options: Any) -> list[Request]:
+    """Requests of a list of prompts; `seed` may be a list. Raises SpecError for options that do not exist."""
+    known = {f.name for f in fields(Request)} - {"prompt"}
+    if strangers := sorted(set(options) - known):
+        raise SpecError(f"unknown option {strangers[0]!r}; known are {', '.join(sorted(known))}")
+    if isinstance(prompts, (str, Request)) or not isinstance(prompts, Sequence):
+        raise SpecError(f"prompts: got {type(prompts).__name__}; expected a list of texts, id lists, conversations or requests")
+    if prompts and isinstance(prompts[0], (int, Mapping)):
+        raise SpecError("prompts: got one prompt; expected a list of prompts, such as [prompt]")
+    seeds = options.pop("seed", None)
+    by_prompt = list(seeds) if isinstance(seeds, Sequence) else [seeds] * len(prompts)
+    if len(by_prompt) != len(prompts):
+        raise SpecError(f"seed: got {len(by_prompt)} seeds for {len(prompts)} prompts")
+    given = {**options} if seeds is None else {**options, "seed": None}
+    requests = []
+    for prompt, seed in zip(prompts, by_prompt, strict=True):
+        if seed is not None:
+            given["seed"] = seed
+        requests.append(replace(prompt, **given) if isinstance(prompt, Request) else Request(prompt, **given))
+    return requests
+
+
+@dataclass(slots=True)
+class Row:
+    """One sequence. tokens: prompt and answer; the last is the root, not yet in the target's cache."""
+
+    number: int
+    sample_index: int
+    seed: int
+    prompt_length: int
+    tokens: list[int]
+    limit: int
+    warp: Warp
+    coins: Coins
+    emitted: Emitted
+    num_logprobs: int | None
+    records: list[StepRecord] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    began: float = field(default_factory=perf_counter)
+    seconds: float = 0.0
+    prefill_seconds: float = 0.0
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that may still be emitted."""
+        return self.limit - len(self.emitted.tokens)
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether `emit` needs the raw logits of each token."""
+        return self.num_logprobs is not None
+
+    def first_token(self, scored: Scored) -> int:
+        """Draw the token after the prompt. scored.logits: [1, vocab]."""
+        end = len(self.tokens)
+        p = self.warp.dists(scored.logits, self.tokens, root_only(self.tokens[-1], end - 1))
+        return p.row(0).choose(self.coins.target, end)
+
+    def emit(self, tokens: Sequence[int], logits: Sequence[Tensor]) -> int:
+        """Append tokens up to the end of the sequence; returns how many were taken. logits: [vocab] by token, for logprobs."""
+        taken = self.emitted.push(tokens)
+        self.tokens += tokens[:taken]
+        if self.num_logprobs is not None:
+            self.logprobs += [
+                _logprobs(row, token, self.num_logprobs) for token, row in zip(tokens[:taken], logits, strict=False)
+            ]
+        self.seconds = perf_counter() - self.began
+        return taken
+
+    def record(self, record: StepRecord) -> None:
+        """Append a step."""
+        self.records.append(record)
+        self.seconds = perf_counter() - self.began
+
+    def generation(self, guarantee: Guarantee) -> Generation:
+        """The finished answer."""
+        finish = self.emitted.finish
+        return Generation(
+            prompt_tokens=tuple(self.tokens[: self.prompt_length]),
+            tokens=tuple(self.emitted.tokens),
+            text=self.emitted.text,
+            finish_reason="length" if finish is None else finish.reason,
+            stopped_by=None if finish is None else finish.cause,
+            seed=self.seed,
+            sample_index=self.sample_index,
+            records=tuple(self.records),
+            logprobs=tuple(self.logprobs) if self.wants_logprobs else None,
+            guarantee=guarantee,
+            seconds=self.seconds,
+            prefill_seconds=self.prefill_seconds,
+        )
+
+
+def _logprobs(logits: Tensor, token: int, top: int) -> TokenLogprobs:
+    row = logits.double().log_softmax(-1)
+    best = row.topk(top) if top else None
+    pairs = () if best is None else tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+    return TokenLogprobs(token, float(row[token]), pairs)
+
+
+def open_rows(
+    requests: Sequence[Request],
+    *,
+    target: Target,
+    sampling: Sampling,
+    numbers: Iterator[int],
+    coins: Callable[[int], Coins],
+) -> tuple[list[Row], list[int]]:
+    """Rows of all samples, and by live prompt the number of its samples. Raises SpecError before anything is changed."""
+    prepared = [_prepare(request, target, sampling) for request in requests]
+    rows: list[Row] = []
+    copies: list[int] = []
+    for request, (prompt, limit, options) in zip(requests, prepared, strict=True):
+        number = next(numbers)
+        own = request.seed if request.seed is not None else request_key(options.seed, number)
+        stop_ids = frozenset(request.stop_ids) | (frozenset() if request.ignore_eos else target.facts.stop_ids)
+        for sample in range(request.n):
+            key = own if sample == 0 else mix(own, sample) >> 1
+            rules = StopRules(
+                limit,
+                stop_ids,
+                tuple(tuple(s) for s in request.stop if not isinstance(s, str)),
+                tuple(s for s in request.stop if isinstance(s, str)),
+            )
+            warp = Warp(options, prompt_length=len(prompt), stop_ids=stop_ids, processors=request.processors)
+            rows.append(
+                Row(
+                    number=len(rows),
+                    sample_index=sample,
+                    seed=key,
+                    prompt_length=len(prompt),
+                    tokens=list(prompt),
+                    limit=limit,
+                    warp=warp,
+                    coins=coins(key),
+                    emitted=Emitted(rules, target.codec),
+                    num_logprobs=request.logprobs,
+                )
+            )
+        if limit > 0:
+            copies.append(request.n)
+    return rows, copies
+
+
+def _prepare(request: Request, target: Target, sampling: Sampling) -> tuple[list[int], int, Sampling]:
+    """Checked prompt ids, the token limit that the context leaves, and the sampling options."""
+    facts, options = target.facts, request.sampling or sampling
+    prompt = _encode(request.prompt, target)
+    if not prompt:
+        raise SpecError("the prompt is empty: decoding starts from at least one token")
+    for token in [*prompt, *options.logit_bias, *request.stop_ids]:
+        if not 0 <= token < facts.vocab_size:
+            raise SpecError(f"token {token} is outside the target's vocabulary of {facts.vocab_size}")
+    room = request.max_new_tokens
+    if facts.max_positions is not None:
+        if len(prompt) > facts.max_positions:
+            raise SpecError(f"the prompt has {len(prompt)} tokens; the target's context holds {facts.max_positions}")
+        room = min(facts.max_positions - len(prompt), room if room is not None else facts.max_positions)
+    if room is None:
+        raise SpecError("max_new_tokens: this target's context is unbounded, so that a limit is needed")
+    if request.max_new_tokens is not None and options.min_new_tokens > request.max_new_tokens:
+        raise SpecError(f"min_new_tokens {options.min_new_tokens} exceeds max_new_tokens {request.max_new_tokens}")
+    if request.logprobs is not None and request.logprobs > facts.vocab_size:
+        raise SpecError(f"logprobs: {request.logprobs} asked for; the vocabulary has {facts.vocab_size}")
+    if target.codec is None and any(isinstance(stop, str) for stop in request.stop):
+        raise SpecError("stop: this target has no tokenizer, so that only id sequences can stop it")
+    return prompt, room, options
+
+
+def _encode(prompt: Any, target: Target) -> list[int]:
+    if isinstance(prompt, Sequence) and not isinstance(prompt, str) and all(type(t) is int for t in prompt):
+        return list(prompt)
+    if target.codec is None:
+        raise SpecError("this target has no tokenizer: give the prompt as a list of token ids")
+    if isinstance(prompt, str):
+        return target.codec.encode(prompt)
+    if isinstance(prompt, Sequence) and all(isinstance(turn, Mapping) for turn in prompt):
+        return target.codec.chat(prompt)
+    raise SpecError(f"prompt: got {type(prompt).__name__}; expected a text, a list of ids or a conversation")
