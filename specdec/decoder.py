@@ -9,7 +9,7 @@ from typing import Any
 from specdec.chance import Coins, seeded
 from specdec.distributions import Sampling
 from specdec.growth import Declared, Grower
-from specdec.interfaces import Drafter, DraftStart, Target, TreeBuilder, Verifier
+from specdec.interfaces import Drafter, DraftSession, DraftStart, Target, TargetState, TreeBuilder, Verifier
 from specdec.records import PHASES, Committed, Generation, Scored, StepRecord, Verdict
 from specdec.requests import Request, Row, open_rows, requests_of
 from specdec.tree import DraftTree
