@@ -97,12 +97,15 @@ def _shift(words: Tensor, bits: int) -> Tensor:
 
 
 def uniforms(key: int, ids: Tensor) -> Tensor:
-    """[k] float64 in (0, 1), a function of (key, id) alone: a 53-bit hash in wrapping int64, the same on every device."""
+    """[k] float64 in (0, 1), a function of (key, id) alone: a 52-bit hash in wrapping int64, the same on every device.
+
+    A 53rd bit would round the largest value to 1, whose Gumbel noise is infinite.
+    """
     words = ids.to(torch.int64) * _signed(_GOLDEN) + _signed(key)
     words = (words ^ _shift(words, 30)) * _signed(_MIX_1)
     words = (words ^ _shift(words, 27)) * _signed(_MIX_2)
     words = words ^ _shift(words, 31)
-    return (_shift(words, 11).to(torch.float64) + 0.5) * 2.0**-53
+    return (_shift(words, 12).to(torch.float64) + 0.5) * 2.0**-52
 
 
 def gumbels(seed: int, position: int, ids: Tensor) -> Tensor:

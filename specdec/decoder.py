@@ -144,7 +144,7 @@ class Decoder:
         if keep:
             run.session.observe([committed[i] for i in keep], [scored[i] for i in keep])
         clock.append(time.perf_counter())
-        seconds = {phase: after - before for phase, before, after in zip(PHASES, clock, clock[1:], strict=True)}
+        seconds = {phase: after - before for phase, (before, after) in zip(PHASES, itertools.pairwise(clock), strict=True)}
         records = []
         for row, tree, (verdict, fallbacks), done in zip(rows, trees, verified, committed, strict=True):
             records.append(_record(tree, verdict, done, len(rows), seconds, fallbacks))

@@ -21,7 +21,10 @@ LogitsProcessor: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """(input_ids [1, length], scores [1, vocab]) -> scores [1, vocab]: the protocol of transformers' LogitsProcessor."""
 
 FIRST_CUT = 256
-"""Tokens that a partial top-k looks at before top-p falls back to sorting the whole row."""
+"""Tokens that top-p looks at first. A full sort of 49,152 costs 11 ms, the likeliest 256 cost 0.1 and 4,096 cost 0.4."""
+
+CUT_GROWTH = 4
+"""How many times more tokens it looks at when these were too few."""
 
 
 class Cuts(BaseModel):
@@ -101,7 +104,7 @@ class TokenDist:
 
     def residual(self, q: Tensor) -> "TokenDist | None":
         """norm((p - q)+) for q [vocab]; None if nothing is left. Source: arXiv 2211.17192, appendix A.1."""
-        return _normalised(self.ids, (self.probs - q.to(self.probs.dtype)[self.ids]).clamp_min(0))
+        return _normalised(self.ids, (self.probs - q[self.ids.to(q.device)].to(self.probs)).clamp_min(0))
 
 
 def point_mass(token: int) -> TokenDist:
@@ -141,7 +144,10 @@ def cut(logits: Tensor, cuts: Cuts) -> TokenDist:
     scaled = logits.to(torch.float64) / cuts.temperature
     ids = torch.arange(len(scaled), device=scaled.device)
     if cuts.top_k is not None and cuts.top_k < len(scaled):
-        ids = (scaled >= scaled.topk(cuts.top_k).values[-1]).nonzero()[:, 0]
+        best = scaled.topk(cuts.top_k).values
+        if not bool(best[0] < float("inf")):
+            raise NumericsError("a row of logits has NaN or infinity")
+        ids = (scaled >= best[-1]).nonzero()[:, 0]
     probs = torch.softmax(scaled[ids], -1)
     if cuts.top_p is not None and cuts.top_p < 1:
         kept = _nucleus(probs, cuts.top_p)
@@ -165,12 +171,13 @@ def _argmax(logits: Tensor) -> int:
 
 def _nucleus(probs: Tensor, top_p: float) -> Tensor:
     """Ascending indices of the smallest set with mass >= top_p; ties at its edge go to lower indices."""
-    for size in (FIRST_CUT, len(probs)):
+    size = FIRST_CUT
+    while True:
         ordered = probs.topk(min(size, len(probs))).values
-        before = ordered.cumsum(0) - ordered
-        count = int((before < top_p).sum())
-        if count < len(ordered) or len(ordered) == len(probs):
+        count = int((ordered.cumsum(0) - ordered < top_p).sum())
+        if count < len(ordered) or size >= len(probs):
             break
+        size *= CUT_GROWTH
     edge = ordered[max(count, 1) - 1]
     above = (probs > edge).nonzero()[:, 0]
     tied = (probs == edge).nonzero()[:, 0][: max(count, 1) - len(above)]
@@ -178,8 +185,17 @@ def _nucleus(probs: Tensor, top_p: float) -> Tensor:
 
 
 def draft_probs(logits: Tensor, target_ids: Tensor | None, vocab_size: int, cuts: Cuts) -> Tensor:
-    """Q [rows, vocab_size] float64 from draft logits [rows, columns]: cut, normalised, in target ids, zero elsewhere."""
+    """Q [rows, vocab_size] float64 from draft logits [rows, columns]: cut, normalised, in target ids, zero elsewhere.
+
+    A row without any possible token (a drafter out of room) stays zero: nothing can be drawn from it.
+    """
     columns = logits.shape[-1]
+    impossible = logits.amax(-1) == float("-inf")
+    if bool(impossible.any()):
+        q = torch.zeros(len(logits), vocab_size, dtype=torch.float64, device=logits.device)
+        if not bool(impossible.all()):
+            q[~impossible] = draft_probs(logits[~impossible], target_ids, vocab_size, cuts)
+        return q
     if cuts.top_k is None and cuts.top_p is None and not cuts.min_p and cuts.temperature:
         rows = torch.softmax(logits.to(torch.float64) / cuts.temperature, -1)
     else:

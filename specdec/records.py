@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-import torch
 from torch import Tensor
 
 from specdec.contracts import Guarantee
+from specdec.ranking import best_tokens
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,11 +27,8 @@ class Distributions:
 
         Equal logits: the lower id first. Impossible tokens are left out.
         """
-        logits = self.logits.to(torch.float32) if self.logits.dtype != torch.float64 else self.logits
-        values, columns = logits.topk(min(count, logits.shape[-1]))
-        scores = values - logits.logsumexp(-1, keepdim=True)
-        tokens = columns if self.target_ids is None else self.target_ids[columns]
-        return _sorted_rows(tokens.tolist(), scores.tolist())
+        best = best_tokens(self.logits, count, self.target_ids)
+        return [[t for t, _ in row] for row in best], [[s for _, s in row] for row in best]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +43,17 @@ class Candidates:
     source: int = 0
 
     def top(self, count: int) -> tuple[list[list[int]], list[list[float]]]:
-        """Per frontier node, the first `count` tokens and their scores."""
-        return [list(t[:count]) for t in self.tokens], [list(s[:count]) for s in self.scores]
+        """Per frontier node, the first `count` different tokens that are possible, and their scores."""
+        best = [_different(*row)[:count] for row in zip(self.tokens, self.scores, strict=True)]
+        return [[t for t, _ in row] for row in best], [[s for _, s in row] for row in best]
+
+
+def _different(tokens: tuple[int, ...], scores: tuple[float, ...]) -> list[tuple[int, float]]:
+    first: dict[int, float] = {}
+    for token, score in zip(tokens, scores, strict=True):
+        if score > float("-inf"):
+            first.setdefault(token, score)
+    return list(first.items())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,15 +66,6 @@ class DraftProbs:
 
 Proposal: TypeAlias = Distributions | Candidates
 Answer: TypeAlias = Distributions | Candidates | DraftProbs
-
-
-def _sorted_rows(tokens: list[list[int]], scores: list[list[float]]) -> tuple[list[list[int]], list[list[float]]]:
-    kept_tokens, kept_scores = [], []
-    for row_tokens, row_scores in zip(tokens, scores, strict=True):
-        pairs = sorted((-s, t) for t, s in zip(row_tokens, row_scores, strict=True) if s > float("-inf"))
-        kept_tokens.append([t for _, t in pairs])
-        kept_scores.append([-s for s, _ in pairs])
-    return kept_tokens, kept_scores
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -185,6 +185,8 @@ def _validate_nodes(tree: DraftTree, vocab_size: int) -> None:
 
 def _validate_draws(tree: DraftTree, vocab_size: int) -> None:
     for parent, drawn in tree.draws.items():
+        if not 0 <= parent < len(tree.tokens):
+            raise TreeError(f"draws name node {parent}, which does not exist")
         if parent not in tree.draw:
             raise TreeError(f"node {parent}: its children carry no kind of draw")
         strangers = set(drawn) - set(tree.children[parent])
@@ -196,5 +198,9 @@ def _validate_draws(tree: DraftTree, vocab_size: int) -> None:
         missing = set(children) - set(tree.draws.get(parent, ())) - tree.scouts
         if missing:
             raise TreeError(f"node {parent}: children {sorted(missing)} are in no draw")
+    if tree.q is not None and any(not -1 <= row < len(tree.q) for row in tree.q_row):
+        raise TreeError(f"q_row names a row outside the {len(tree.q)} rows of q")
+    if tree.q is not None and len(tree.q_row) != len(tree.tokens):
+        raise TreeError(f"q_row has {len(tree.q_row)} entries for {len(tree.tokens)} nodes")
     if tree.q is not None and tree.q.shape[-1] != vocab_size:
         raise TreeError(f"q has {tree.q.shape[-1]} columns; the target's vocabulary has {vocab_size}")

@@ -1,0 +1,67 @@
+"""Tabular models on which decoders are proved: small enough to enumerate, mean enough to catch."""
+
+from dataclasses import dataclass
+
+from specdec.decoder import Decoder
+from specdec.distributions import Sampling
+from specdec.drafters.tabular import Tabular as TabularDrafter
+from specdec.drafters.tabular import TabularDrafterOptions
+from specdec.growth import Declared
+from specdec.interfaces import BuildTools, PartOptions, TreeBuilder, Verifier
+from specdec.tables import RandomRows
+from specdec.targets.tabular import Tabular as TabularTarget
+from specdec.targets.tabular import TabularTargetOptions
+
+SHARPNESS = (1.0, 3.0)
+ZEROS = (0.0, 0.3, 0.6)
+HISTORY = 8
+"""Tokens that a drawn row depends on: longer than any draft, so that rows differ at every depth and on every path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A target, a drafter, and a prefix (prompt and root) from which to step."""
+
+    name: str
+    target: TabularTargetOptions
+    drafter: TabularDrafterOptions
+    prefix: tuple[int, ...] = (0, 0)
+
+
+def drawn_case(number: int, *, vocab: int = 3) -> Case:
+    """Case `number` of an endless list: with and without zeros, flat and sharp, q unlike p."""
+    zeros, sharpness = ZEROS[number % len(ZEROS)], SHARPNESS[number // len(ZEROS) % len(SHARPNESS)]
+    p = RandomRows(order=HISTORY, seed=2 * number, zeros=zeros, sharpness=sharpness)
+    q = RandomRows(order=HISTORY, seed=2 * number + 1, zeros=zeros, sharpness=sharpness)
+    return Case(
+        name=f"drawn-{number}",
+        target=TabularTargetOptions(vocab=vocab, random=p),
+        drafter=TabularDrafterOptions(vocab=vocab, random=q),
+        prefix=(number % vocab, 0),
+    )
+
+
+def tabular_decoder(
+    case: Case,
+    builder: type[TreeBuilder],
+    builder_options: PartOptions,
+    verifier: type[Verifier],
+    *,
+    sampling: Sampling | None = None,
+) -> Decoder:
+    """A decoder of these parts on the case's models; unlike compose it does not ask whether they fit together."""
+    target = TabularTarget(case.target)
+    tools = BuildTools(target=target)
+    verifier_options = verifier.Options()
+    return Decoder(
+        target=target,
+        drafter=TabularDrafter.build(case.drafter, tools),
+        builder=builder.build(builder_options, tools),
+        verifier=verifier.build(verifier_options, tools),
+        declared=Declared(
+            drafter=TabularDrafter.declares(case.drafter),
+            builder=builder.declares(builder_options),
+            verifier=verifier.declares(verifier_options),
+        ),
+        sampling=sampling if sampling is not None else Sampling(temperature=1.0),
+    )

@@ -1,0 +1,113 @@
+"""The exact proof: the law of what was emitted, against the law that the target would have emitted by itself."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import fsum
+
+TOLERANCE = 1e-12
+"""Total variation that float64 rounding may leave."""
+
+NextLaw = Callable[[tuple[int, ...]], Sequence[float]]
+"""Emitted tokens -> probability of each next token, under the target alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """One outcome: the emitted tokens, and how many of them were accepted drafts, by step."""
+
+    tokens: tuple[int, ...]
+    accepted: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExactProof:
+    """What enumeration found.
+
+    tv: total variation between the law of the first `num_tokens` tokens and the target's; shorter outcomes are continued
+    exactly by the target.
+    expected_accepted: accepted draft tokens of a step, expected over the first step; the next token is not counted.
+    accepted_at_least[i]: probability of more than i accepted tokens in the first step.
+    worst_prefix: emitted tokens after which the next token's law is farthest from the target's, weighted by the probability
+    of getting there; worst_prefix_tv: that conditional distance.
+    """
+
+    tv: float
+    num_tokens: int
+    num_outcomes: int
+    expected_accepted: float
+    accepted_at_least: tuple[float, ...]
+    worst_prefix: tuple[int, ...]
+    worst_prefix_tv: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the two laws agree up to rounding."""
+        return self.tv <= TOLERANCE
+
+
+def prove(law: Mapping[Emission, float], next_law: NextLaw, *, num_tokens: int | None = None) -> ExactProof:
+    """The exact distance between `law` and the target's own.
+
+    num_tokens: length at which the laws are compared; None: the longest outcome.
+    *Source: theorem 0: lossless iff given that position i+1 is reached, with prefix x, its token follows p(.|x).*
+    """
+    length = max(len(outcome.tokens) for outcome in law) if num_tokens is None else num_tokens
+    reached = _reached(law, length)
+    prefix, conditional = _worst_prefix(reached, next_law)
+    counts = _first_step_counts(law)
+    return ExactProof(
+        tv=_total_variation(reached, next_law, length),
+        num_tokens=length,
+        num_outcomes=len(law),
+        expected_accepted=fsum(counts),
+        accepted_at_least=counts,
+        worst_prefix=prefix,
+        worst_prefix_tv=conditional,
+    )
+
+
+def _reached(law: Mapping[Emission, float], length: int) -> dict[tuple[int, ...], float]:
+    """By prefix of at most `length` tokens, the probability that a run emits it (and perhaps more)."""
+    masses: dict[tuple[int, ...], list[float]] = {}
+    for outcome, mass in law.items():
+        tokens = outcome.tokens[:length]
+        for end in range(len(tokens) + 1):
+            masses.setdefault(tokens[:end], []).append(mass)
+    return {prefix: fsum(parts) for prefix, parts in masses.items()}
+
+
+def _total_variation(reached: Mapping[tuple[int, ...], float], next_law: NextLaw, length: int) -> float:
+    differences: list[float] = []
+
+    def descend(prefix: tuple[int, ...], extended: float, target: float) -> None:
+        """`extended`: probability of `prefix` when runs that ended before are continued by the target."""
+        if len(prefix) == length:
+            differences.append(abs(extended - target))
+            return
+        probs = next_law(prefix)
+        going_on = fsum(reached.get((*prefix, token), 0.0) for token in range(len(probs)))
+        for token, prob in enumerate(probs):
+            longer = (*prefix, token)
+            mass = reached.get(longer, 0.0) + (extended - going_on) * prob
+            if mass or target * prob:
+                descend(longer, mass, target * prob)
+
+    descend((), 1.0, 1.0)
+    return fsum(differences) / 2
+
+
+def _worst_prefix(reached: Mapping[tuple[int, ...], float], next_law: NextLaw) -> tuple[tuple[int, ...], float]:
+    worst: tuple[float, tuple[int, ...], float] = (-1.0, (), 0.0)
+    for prefix in sorted({longer[:-1] for longer in reached if longer}):
+        probs = next_law(prefix)
+        masses = [reached.get((*prefix, token), 0.0) for token in range(len(probs))]
+        total = fsum(masses)
+        weighted = fsum(abs(mass - total * prob) for mass, prob in zip(masses, probs, strict=True)) / 2
+        if weighted > worst[0]:
+            worst = (weighted, prefix, weighted / total)
+    return worst[1], worst[2]
+
+
+def _first_step_counts(law: Mapping[Emission, float]) -> tuple[float, ...]:
+    deepest = max(outcome.accepted[0] for outcome in law)
+    return tuple(fsum(mass for o, mass in law.items() if o.accepted[0] > level) for level in range(deepest))

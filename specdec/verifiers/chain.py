@@ -1,0 +1,50 @@
+"""Rejection sampling along a chain: the original rule of speculative decoding."""
+
+from typing import ClassVar
+
+from specdec.chance import TargetChance
+from specdec.contracts import Draw, Shape, VerifierDeclaration
+from specdec.distributions import TargetDists
+from specdec.errors import PluginError
+from specdec.interfaces import BuildTools, PartOptions, Verifier
+from specdec.records import Verdict
+from specdec.tree import DraftTree
+from specdec.verification import check_drafted, siblings
+
+ACCEPTS = frozenset({Draw.IID, Draw.WITHOUT_REPLACEMENT})
+
+
+class Chain(Verifier[PartOptions]):
+    """Accept x with min(1, p(x) / q(x)); at the first rejection draw from norm((p - q)+), past the end from p.
+
+    *Source: arXiv 2211.17192, algorithm 1; arXiv 2302.01318, algorithm 2.* Deviation: `u < p/q` with u in [0, 1), so that a
+    token with p = 0 never passes.
+    """
+
+    name: ClassVar[str] = "chain"
+    Options: ClassVar[type[PartOptions]] = PartOptions
+
+    @classmethod
+    def declares(cls, options: PartOptions) -> VerifierDeclaration:  # noqa: ARG003
+        return VerifierDeclaration(accepts=ACCEPTS, shapes=frozenset({Shape.CHAIN}), reads_q=True)
+
+    @classmethod
+    def build(cls, options: PartOptions, tools: BuildTools) -> "Chain":  # noqa: ARG003
+        return cls()
+
+    def verify(self, tree: DraftTree, p: TargetDists, chance: TargetChance) -> Verdict:
+        path: list[int] = []
+        node = 0
+        while drawn := siblings(tree, node, ACCEPTS, self.name):
+            if len(drawn) > 1:
+                raise PluginError(f"node {node}: {len(drawn)} children were drawn; verifier 'chain' verifies one per node")
+            child, token, q = drawn[0], tree.tokens[drawn[0]], tree.q_of(node)
+            dist = p.row(node)
+            draft_prob = check_drafted(float(q[token]), child, token)
+            if not chance.flip(min(1.0, dist.prob(token) / draft_prob)):
+                left = dist.residual(q) or p.fall_back(dist)
+                return Verdict(tuple(path), left.choose(chance, tree.root_position + tree.depths[child]), all_accepted=False)
+            path.append(child)
+            node = child
+        token = p.row(node).choose(chance, tree.root_position + tree.depths[node] + 1)
+        return Verdict(tuple(path), token, all_accepted=True)

@@ -1,0 +1,44 @@
+"""Draw a token from p and follow it through the tree: lossless on any draft whatever."""
+
+from typing import ClassVar
+
+from specdec.chance import TargetChance
+from specdec.contracts import ALL_SHAPES, Draw, VerifierDeclaration
+from specdec.distributions import TargetDists
+from specdec.interfaces import BuildTools, PartOptions, Verifier
+from specdec.records import Verdict
+from specdec.tree import DraftTree
+from specdec.verification import siblings
+
+ACCEPTS = frozenset(Draw)
+
+
+class Match(Verifier[PartOptions]):
+    """One draw per visited node; descend when a child has that token.
+
+    The very draw that is compared is the one that is emitted, and it is keyed by position: a seeded run emits the tokens of
+    plain decoding with that seed, for every draft.
+    *Source: arXiv 2408.07978 (exact match under shared noise); optimal for deterministic trees.*
+    """
+
+    name: ClassVar[str] = "match"
+    Options: ClassVar[type[PartOptions]] = PartOptions
+
+    @classmethod
+    def declares(cls, options: PartOptions) -> VerifierDeclaration:  # noqa: ARG003
+        return VerifierDeclaration(accepts=ACCEPTS, shapes=ALL_SHAPES, reads_q=False)
+
+    @classmethod
+    def build(cls, options: PartOptions, tools: BuildTools) -> "Match":  # noqa: ARG003
+        return cls()
+
+    def verify(self, tree: DraftTree, p: TargetDists, chance: TargetChance) -> Verdict:
+        path: list[int] = []
+        node = 0
+        while True:
+            token = p.row(node).choose(chance, tree.root_position + tree.depths[node] + 1)
+            child = tree.child(node, token)
+            if child is None:
+                return Verdict(tuple(path), token, all_accepted=not siblings(tree, node, ACCEPTS, self.name))
+            path.append(child)
+            node = child

@@ -1,0 +1,63 @@
+"""Recursive rejection sampling: several drawn children per node, tried in the order in which they were drawn."""
+
+from typing import ClassVar
+
+import torch
+
+from specdec.chance import TargetChance
+from specdec.contracts import ALL_SHAPES, Draw, VerifierDeclaration
+from specdec.distributions import TargetDists, TokenDist
+from specdec.interfaces import BuildTools, PartOptions, Verifier
+from specdec.records import Verdict
+from specdec.tree import DraftTree
+from specdec.verification import check_drafted, siblings
+
+ACCEPTS = frozenset({Draw.IID, Draw.WITHOUT_REPLACEMENT})
+
+
+class MultiRound(Verifier[PartOptions]):
+    """Accept x with min(1, p(x) / q(x)); after a rejection p becomes norm((p - q)+) and the next child is tried.
+
+    Children that were drawn i.i.d. all meet the whole q, repeats included; for those drawn without replacement the rejected
+    token is struck from q, which is renormalised. The kind is read at every parent.
+    *Source: arXiv 2305.09781 (i.i.d.); arXiv 2402.14160 and arXiv 2401.15077, algorithm 1 (without replacement).*
+    """
+
+    name: ClassVar[str] = "multi_round"
+    Options: ClassVar[type[PartOptions]] = PartOptions
+
+    @classmethod
+    def declares(cls, options: PartOptions) -> VerifierDeclaration:  # noqa: ARG003
+        return VerifierDeclaration(accepts=ACCEPTS, shapes=ALL_SHAPES, reads_q=True)
+
+    @classmethod
+    def build(cls, options: PartOptions, tools: BuildTools) -> "MultiRound":  # noqa: ARG003
+        return cls()
+
+    def verify(self, tree: DraftTree, p: TargetDists, chance: TargetChance) -> Verdict:
+        path: list[int] = []
+        node = 0
+        while True:
+            accepted, left = self._try_children(tree, node, p, chance)
+            if accepted is None:
+                token = left.choose(chance, tree.root_position + tree.depths[node] + 1)
+                return Verdict(tuple(path), token, all_accepted=not siblings(tree, node, ACCEPTS, self.name))
+            path.append(accepted)
+            node = accepted
+
+    def _try_children(self, tree: DraftTree, node: int, p: TargetDists, chance: TargetChance) -> tuple[int | None, TokenDist]:
+        left = p.row(node)
+        drawn = siblings(tree, node, ACCEPTS, self.name)
+        if not drawn:
+            return None, left
+        q = tree.q_of(node).to(torch.float64)
+        for child in drawn:
+            token = tree.tokens[child]
+            draft_prob = check_drafted(float(q[token]), child, token)
+            if chance.flip(min(1.0, left.prob(token) / draft_prob)):
+                return child, left
+            left = left.residual(q) or p.fall_back(left)
+            if tree.draw[node] is Draw.WITHOUT_REPLACEMENT:
+                q = q.index_fill(0, torch.tensor(token, device=q.device), 0.0)
+                q = q / q.sum().clamp_min(torch.finfo(q.dtype).tiny)
+        return None, left

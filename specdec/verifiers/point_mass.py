@@ -1,0 +1,51 @@
+"""Each drafted child as a proposal that was certain: accept with p, else strike the token out."""
+
+from typing import ClassVar
+
+from specdec.chance import TargetChance
+from specdec.contracts import ALL_SHAPES, Draw, VerifierDeclaration
+from specdec.distributions import TargetDists, TokenDist
+from specdec.interfaces import BuildTools, PartOptions, Verifier
+from specdec.records import Verdict
+from specdec.tree import DraftTree
+from specdec.verification import siblings
+
+ACCEPTS = frozenset({Draw.DETERMINISTIC, Draw.IID, Draw.WITHOUT_REPLACEMENT})
+
+
+class PointMass(Verifier[PartOptions]):
+    """Child x is accepted with the current p(x), else x is zeroed and p renormalised; what is left gives the next token.
+
+    The order of children does not matter, and a repeated child has nothing left to be accepted with. Equal in law to `match`.
+    *Source: arXiv 2401.15077, algorithm 1 with q = 1 at the drafted token.*
+    """
+
+    name: ClassVar[str] = "point_mass"
+    Options: ClassVar[type[PartOptions]] = PartOptions
+
+    @classmethod
+    def declares(cls, options: PartOptions) -> VerifierDeclaration:  # noqa: ARG003
+        return VerifierDeclaration(accepts=ACCEPTS, shapes=ALL_SHAPES, reads_q=False)
+
+    @classmethod
+    def build(cls, options: PartOptions, tools: BuildTools) -> "PointMass":  # noqa: ARG003
+        return cls()
+
+    def verify(self, tree: DraftTree, p: TargetDists, chance: TargetChance) -> Verdict:
+        path: list[int] = []
+        node = 0
+        while True:
+            accepted, left = self._try_children(tree, node, p, chance)
+            if accepted is None:
+                token = left.choose(chance, tree.root_position + tree.depths[node] + 1)
+                return Verdict(tuple(path), token, all_accepted=not siblings(tree, node, ACCEPTS, self.name))
+            path.append(accepted)
+            node = accepted
+
+    def _try_children(self, tree: DraftTree, node: int, p: TargetDists, chance: TargetChance) -> tuple[int | None, TokenDist]:
+        left = p.row(node)
+        for child in siblings(tree, node, ACCEPTS, self.name):
+            if chance.flip(left.prob(tree.tokens[child])):
+                return child, left
+            left = left.without(tree.tokens[child]) or p.fall_back(left)
+        return None, left
