@@ -1,0 +1,91 @@
+"""`chain`: one draft token a level."""
+
+from collections.abc import Generator
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from specdec.chance import DraftChance
+from specdec.contracts import BuilderDeclaration, Draw, Gives, Shape
+from specdec.errors import SpecdecError
+from specdec.interfaces import Budget, BuildTools, Frontier, PartOptions, TreeBuilder
+from specdec.records import Answer, DraftProbs
+from specdec.tree import DraftTree, TreeSketch
+
+
+class ChainOptions(PartOptions):
+    """Options of `chain`."""
+
+    length: Annotated[int, Field(ge=1, le=256, description="draft tokens a step")] = 5
+    draw: Annotated[
+        Literal["deterministic", "sampled"], Field(description="the likeliest token, or one drawn from the drafter's q")
+    ] = "deterministic"
+
+
+class Chain(TreeBuilder[ChainOptions]):
+    """A chain of draft tokens, each the drafter's likeliest or one draw from its q.
+
+    Length depends on the options, the budget and tokens that are kept (nothing follows a stop id, or a level that offers
+    no token), never on a token that is then left out: drawn tokens keep the law q.
+    *Source: arXiv 2211.17192, algorithm 1; 2302.01318.*
+    """
+
+    name: ClassVar[str] = "chain"
+    Options: ClassVar[type[PartOptions]] = ChainOptions
+
+    def __init__(self, options: ChainOptions) -> None:
+        self._options = options
+
+    @classmethod
+    def declares(cls, options: ChainOptions) -> BuilderDeclaration:
+        """Deterministic or i.i.d. draws in a chain."""
+        sampled = options.draw == "sampled"
+        return BuilderDeclaration(
+            draw=Draw.IID if sampled else Draw.DETERMINISTIC,
+            shape=Shape.CHAIN,
+            needs=frozenset({Gives.DISTRIBUTIONS}) if sampled else frozenset(Gives),
+            max_nodes=options.length,
+            max_depth=options.length,
+        )
+
+    @classmethod
+    def build(cls, options: ChainOptions, tools: BuildTools) -> "Chain":  # noqa: ARG003
+        """Nothing to resolve."""
+        return cls(options)
+
+    def grow(
+        self, root_token: int, root_position: int, budget: Budget, chance: DraftChance
+    ) -> Generator[Frontier, Answer, DraftTree]:
+        """Level by level; q: [levels, vocab] as received."""
+        sampled = self._options.draw == "sampled"
+        sketch = TreeSketch(root_token, root_position)
+        rows: list[Tensor] = []
+        node = 0
+        for _ in range(min(self._options.length, budget.nodes, budget.depth)):
+            answer = yield Frontier(sketch, (node,))
+            tokens = _draw(answer, chance) if sampled else _best(answer)
+            if not tokens:
+                break
+            if isinstance(answer, DraftProbs):
+                rows.append(answer.q)
+            node = sketch.add(node, tokens[0])
+            if tokens[0] in budget.stop_ids:
+                break
+        if not sampled:
+            return sketch.freeze(Draw.DETERMINISTIC)
+        q_row = [level if level < len(rows) else -1 for level in range(len(sketch))]
+        return sketch.freeze(Draw.IID, q=torch.cat(rows) if rows else None, q_row=q_row)
+
+
+def _best(answer: Answer) -> list[int]:
+    if isinstance(answer, DraftProbs):
+        raise SpecdecError("a deterministic 'chain' ranks logits or candidates; it received a warped q")
+    return answer.top(1)[0][0]
+
+
+def _draw(answer: Answer, chance: DraftChance) -> list[int]:
+    if not isinstance(answer, DraftProbs):
+        raise SpecdecError("a sampled 'chain' draws from a warped q; it received logits or candidates")
+    return chance.draw(answer.q[0], 1, replacement=True) if bool(answer.q[0].any()) else []

@@ -1,0 +1,123 @@
+"""`sampled`: children drawn from the drafter's q, in a given shape."""
+
+from collections.abc import Generator
+from typing import Annotated, ClassVar, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from specdec.chance import DraftChance
+from specdec.contracts import BuilderDeclaration, Draw, Gives, Shape
+from specdec.errors import SpecdecError, SpecError
+from specdec.interfaces import Budget, BuildTools, Frontier, PartOptions, TreeBuilder
+from specdec.records import Answer, DraftProbs
+from specdec.tree import DraftTree, TreeSketch
+from specdec.tree_files import Paths, TreeName, Widths, one_shape, read_tree
+from specdec.tree_shapes import RankPath, TreeShape
+
+
+class SampledOptions(PartOptions):
+    """Options of `sampled`: one of file, paths and widths, and how to draw."""
+
+    file: Annotated[TreeName | None, Field(description="a tree file: name or path")] = None
+    paths: Annotated[Paths | None, Field(description="the shape itself: paths of ranks")] = None
+    widths: Annotated[Widths | None, Field(description="children of every node, level by level")] = None
+    replacement: Annotated[bool, Field(description="draw siblings i.i.d., so that they may repeat")] = False
+
+    @model_validator(mode="after")
+    def _one_shape(self) -> Self:
+        try:
+            one_shape(file=self.file, paths=self.paths, widths=self.widths)
+        except SpecError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+
+class Sampled(TreeBuilder[SampledOptions]):
+    """A tree of given shape whose children are drawn from q; the r-th draw takes the subtree of rank r.
+
+    Why each choice keeps the law, that is why siblings given everything drawn before are still draws from their parent's q:
+    - How many children a node gets depends on its place in the shape, on the budget, and on tokens above it, never on the
+      children themselves. A shape too large is cut by position, before anything is drawn.
+    - Without replacement, draws stop early only where q has no mass left: then every possible token is a child.
+    - An i.i.d. repeat stays in `draws`, where the verifier tries it again; its node, and the subtree of the rank that came
+      first, exist once. The subtree of the repeat's own rank is left out: its size follows from draws above it only.
+    - Below a stop id nothing is drawn. The stop id itself is kept, and the decision looks at no token below.
+    - No token is ranked, pruned or merged after it was drawn, and q is stored as it was drawn from, row by row.
+    *Source: arXiv 2305.09781 (i.i.d.), 2402.14160 and 2402.12374 (without replacement).*
+    """
+
+    name: ClassVar[str] = "sampled"
+    Options: ClassVar[type[PartOptions]] = SampledOptions
+
+    def __init__(self, shape: TreeShape, *, replacement: bool) -> None:
+        self._shape = shape
+        self._replacement = replacement
+
+    @classmethod
+    def declares(cls, options: SampledOptions) -> BuilderDeclaration:
+        """I.i.d. or without-replacement draws, in a tree, or in a chain if the shape is one."""
+        shape = one_shape(file=options.file, paths=options.paths, widths=options.widths)
+        return BuilderDeclaration(
+            draw=Draw.IID if options.replacement else Draw.WITHOUT_REPLACEMENT,
+            shape=Shape.CHAIN if shape is not None and shape.is_chain else Shape.TREE,
+            needs=frozenset({Gives.DISTRIBUTIONS}),
+            max_nodes=shape.num_nodes if shape is not None else None,
+            max_depth=shape.depth if shape is not None else None,
+        )
+
+    @classmethod
+    def build(cls, options: SampledOptions, tools: BuildTools) -> "Sampled":
+        """Read the tree file. Raises SpecError for one that is malformed."""
+        shape = one_shape(file=options.file, paths=options.paths, widths=options.widths)
+        if shape is None:
+            shape = read_tree(tools.find_tree(options.file or "")).shape
+        return cls(shape, replacement=options.replacement)
+
+    def grow(
+        self, root_token: int, root_position: int, budget: Budget, chance: DraftChance
+    ) -> Generator[Frontier, Answer, DraftTree]:
+        """One frontier a level. q: [nodes with children in the shape, vocab], as received."""
+        counts = self._shape.cut(nodes=budget.nodes, depth=budget.depth).child_counts()
+        sketch = TreeSketch(root_token, root_position)
+        rows: list[Tensor] = []
+        row_of: dict[int, int] = {}
+        draws: dict[int, tuple[int, ...]] = {}
+        frontier: dict[RankPath, int] = {(): 0} if counts else {}
+        while frontier:
+            answer = yield Frontier(sketch, tuple(frontier.values()))
+            if not isinstance(answer, DraftProbs):
+                raise SpecdecError("'sampled' draws from a warped q; it received logits or candidates")
+            deeper: dict[RankPath, int] = {}
+            for (path, node), q in zip(frontier.items(), answer.q, strict=True):
+                if not bool(q.any()):
+                    continue
+                drawn = chance.draw(q, counts[path], replacement=self._replacement)
+                draws[node] = _add(sketch, node, drawn)
+                row_of[node] = len(row_of)
+                rows.append(q)
+                for rank, child in _first_ranks(draws[node]):
+                    if (*path, rank) in counts and sketch.tokens[child] not in budget.stop_ids:
+                        deeper[*path, rank] = child
+            frontier = deeper
+        return sketch.freeze(
+            Draw.IID if self._replacement else Draw.WITHOUT_REPLACEMENT,
+            draws=draws,
+            q=torch.stack(rows) if rows else None,
+            q_row=[row_of.get(node, -1) for node in range(len(sketch))],
+        )
+
+
+def _add(sketch: TreeSketch, parent: int, tokens: list[int]) -> tuple[int, ...]:
+    """The children in draw order, a node for each different token."""
+    node_of: dict[int, int] = {}
+    for token in tokens:
+        if token not in node_of:
+            node_of[token] = sketch.add(parent, token)
+    return tuple(node_of[token] for token in tokens)
+
+
+def _first_ranks(children: tuple[int, ...]) -> list[tuple[int, int]]:
+    """(rank, child) where each child occurs first."""
+    return [(rank, child) for rank, child in enumerate(children) if child not in children[:rank]]

@@ -1,0 +1,110 @@
+import pytest
+
+from specdec.drafting_vocabulary import check_vocabularies
+from specdec.errors import TargetMismatch
+from specdec.interfaces import BuildTools, Target, TextCodec
+from specdec.targets.tabular import LETTERS, TabularTargetOptions
+from specdec.targets.tabular import Tabular as TabularTarget
+
+
+class Words(TextCodec):
+    """A tokenizer of which only the vocabulary matters."""
+
+    def __init__(self, texts):
+        self._ids = {text: token for token, text in enumerate(texts)}
+
+    def encode(self, text):
+        return [self._ids[text]]
+
+    def decode(self, ids):
+        return ""
+
+    def chat(self, messages):
+        return []
+
+    def vocabulary(self):
+        return self._ids
+
+
+class Speaking(Target):
+    """A tabular target with another tokenizer."""
+
+    name = "speaking"
+    Options = TabularTargetOptions
+
+    def __init__(self, texts):
+        self._inner = TabularTarget.build(TabularTargetOptions(vocab=len(texts), random={}), BuildTools())
+        self._codec = Words(texts)
+
+    @classmethod
+    def declares(cls, options):
+        return TabularTarget.declares(options)
+
+    @classmethod
+    def build(cls, options, tools):
+        return cls(LETTERS)
+
+    @property
+    def facts(self):
+        return self._inner.facts
+
+    @property
+    def codec(self):
+        return self._codec
+
+    def prefill(self, prompts, features):
+        return self._inner.prefill(prompts, features)
+
+    def score(self, state, trees):
+        return self._inner.score(state, trees)
+
+    def commit(self, state, paths):
+        self._inner.commit(state, paths)
+
+    def keep(self, state, rows):
+        self._inner.keep(state, rows)
+
+    def fork(self, state, copies):
+        return self._inner.fork(state, copies)
+
+    def embed(self, ids):
+        return self._inner.embed(ids)
+
+    def head(self, hidden):
+        return self._inner.head(hidden)
+
+
+def test_two_swapped_ids_are_refused_and_the_first_is_named():
+    with pytest.raises(TargetMismatch, match="id 3 is 'e' in the draft model and 'd' in the target"):
+        check_vocabularies(Speaking("abcedf"), Speaking("abcdef"))
+
+
+def test_the_last_two_ids_swapped_are_refused_too():
+    with pytest.raises(TargetMismatch, match="id 4 "):
+        check_vocabularies(Speaking("abcdfe"), Speaking("abcdef"))
+
+
+def test_unrelated_vocabularies_are_refused():
+    with pytest.raises(TargetMismatch, match="id 0 "):
+        check_vocabularies(Speaking("uvwxyz"), Speaking("abcdef"))
+
+
+@pytest.mark.parametrize(("draft", "main"), [("abcd", "abcdef"), ("abcdef", "abcd"), ("abcdef", "abcdef")])
+def test_more_ids_on_one_side_are_allowed(draft, main):
+    check_vocabularies(Speaking(draft), Speaking(main))
+
+
+def test_other_added_tokens_at_the_end_are_allowed():
+    check_vocabularies(Speaking("abcdefXY"), Speaking("abcdefPQR"))
+
+
+def test_a_different_token_in_the_middle_is_no_added_token():
+    with pytest.raises(TargetMismatch, match="id 2 "):
+        check_vocabularies(Speaking("abXdef"), Speaking("abcdef"))
+
+
+def test_without_a_tokenizer_on_both_sides_nothing_is_compared():
+    big = TabularTarget.build(TabularTargetOptions(vocab=len(LETTERS) + 1, random={}), BuildTools())
+    assert big.codec is None
+    check_vocabularies(big, Speaking("abc"))
+    check_vocabularies(Speaking("abc"), big)

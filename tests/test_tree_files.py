@@ -1,0 +1,142 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from specdec.errors import SpecError
+from specdec.tree_files import TreeFile, format_tree, from_choices, one_shape, parse_tree, read_choices, read_tree, write_tree
+from specdec.tree_shapes import TreeShape
+
+TREES = Path(__file__).parents[1] / "trees"
+HEAD = "name: t\nsource: here\n"
+
+
+@pytest.mark.parametrize("path", sorted(TREES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_shipped_files_are_named_as_their_file_say_a_source_and_survive_a_round_trip(path):
+    tree = read_tree(path)
+    assert tree.name == path.stem
+    assert parse_tree(format_tree(tree), origin="copy") == tree
+
+
+def test_the_readme_table_gives_the_nodes_of_every_shipped_file_level_by_level():
+    text = (TREES / "README.md").read_text()
+    for path in TREES.glob("*.yaml"):
+        shape = read_tree(path).shape
+        row = next(line for line in text.splitlines() if line.startswith("|") and path.stem in line.split("|")[1])
+        if shape.is_chain:
+            assert str(shape.num_nodes) in row
+        else:
+            assert f"{shape.num_nodes}: {', '.join(map(str, shape.level_sizes()))} |" in row
+
+
+def test_the_eagle_tree_is_the_published_one():
+    shape = read_tree(TREES / "eagle-25.yaml").shape
+    assert shape.level_sizes() == (4, 8, 8, 3, 2)
+    leaves = [p for p in shape.paths if p not in shape.child_counts()]
+    assert (len(leaves), len(shape.child_counts()) - 1) == (15, 10)
+
+
+def test_the_medusa_tree_has_63_nodes_in_its_published_order():
+    shape = read_tree(TREES / "medusa-63.yaml").shape
+    assert shape.num_nodes == 63
+    assert shape.paths[:6] == ((0,), (0, 0), (1,), (0, 1), (2,), (0, 0, 0))
+    assert max(map(max, shape.paths)) == 9
+
+
+@pytest.mark.parametrize(
+    ("text", "paths"),
+    [
+        ("chain: 2", ((0,), (0, 0))),
+        ("widths: [2, 1]", ((0,), (1,), (0, 0), (1, 0))),
+        ("paths: [[0], [0, 0], [1]]", ((0,), (0, 0), (1,))),
+    ],
+)
+def test_each_form_gives_its_shape(text, paths):
+    assert parse_tree(HEAD + text, origin="f").shape.paths == paths
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (HEAD + "paths:\n  - [0]\n  - [1, 0]\n", r"f: line 5: path \[1, 0\]: its parent \[1\]"),
+        (HEAD + "paths:\n  - [0]\n  - zero\n", "f: line 5: a path is a list of ranks; got 'zero'"),
+        (HEAD + "paths:\n  - [0]\n  - [x]\n", r"f: line 5: path \['x'\]"),
+        (HEAD + "paths: []", "f: line 3: 'paths' must be a list that is not empty"),
+        (HEAD + "paths:", "f: line 3: 'paths' must be a list"),
+        (HEAD + "chain: 0", "f: line 3: a count from 1 to"),
+        (HEAD + "chain: 2.5", "f: line 3: a count from 1 to 4096 is needed; got 2.5"),
+        (HEAD + "chain: true", "f: line 3: a count"),
+        (HEAD + "widths: [2, -1]", "f: line 3: a count"),
+        (HEAD + "widths: [100, 100]", "f: line 3: .* more than 4096"),
+        (HEAD + "width: [2]", "f: line 3: unknown key 'width'; did you mean 'widths'"),
+        (HEAD + "chain: 2\nwidths: [1]", "f: exactly one of paths, chain and widths is needed; got chain and widths"),
+        (HEAD, "f: exactly one of .*; got none"),
+        (HEAD + "name: u\nchain: 1", "f: line 3: 'name' occurs twice, first in line 1"),
+        ("name: t\nchain: 1", "f: line 1: 'source' must be a text; got None"),
+        ("name: [t]\nsource: s\nchain: 1", "f: line 1: 'name' must be a text"),
+        ("- 1", "f: a tree file is a mapping"),
+        ("", "f: a tree file is a mapping"),
+        ("name: t\nsource: [", "f: line 2: not YAML"),
+    ],
+)
+def test_a_malformed_file_is_refused_with_its_line(text, message):
+    with pytest.raises(SpecError, match=message):
+        parse_tree(text, origin="f")
+
+
+def test_a_file_that_cannot_be_read_is_an_error_with_its_path(tmp_path):
+    with pytest.raises(SpecError, match=r"missing\.yaml: cannot be read"):
+        read_tree(tmp_path / "missing.yaml")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SpecError, match="cannot be read"):
+        read_tree(tmp_path / "binary.yaml")
+
+
+@pytest.mark.parametrize("shape", [TreeShape.chain(4), TreeShape.k_ary([3, 1, 2]), TreeShape(((0,), (0, 0), (1,)))])
+def test_what_is_written_is_read_back(shape, tmp_path):
+    tree = TreeFile("x: y", 'a "quoted" source\nover two lines, é', shape)
+    write_tree(tree, tmp_path / "x.yaml")
+    assert read_tree(tmp_path / "x.yaml") == tree
+
+
+def test_lists_of_other_projects_keep_their_order_where_it_is_right_and_are_mended_where_not():
+    assert from_choices([[0], [0, 0], [1]]).paths == ((0,), (0, 0), (1,))
+    assert from_choices([[0, 0], [1], [0]]).paths == ((0,), (1,), (0, 0))
+
+
+@pytest.mark.parametrize(
+    "text", ["[[0], [0, 0], [1]]", "[(0,), (0, 0), (1,)]", "other = 3\nmy_tree = [[0], [0, 0], [1]]  # note\n"]
+)
+def test_json_python_literals_and_assignments_are_read(text):
+    assert read_choices(text, variable="my_tree" if "my_tree" in text else None).paths == ((0,), (0, 0), (1,))
+
+
+def test_the_first_list_of_a_python_file_is_taken_without_a_name_and_nothing_is_executed():
+    assert read_choices("a = [[0]]\nb = [[0], [1]]\nraise SystemExit").num_nodes == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a = [[0]]", "no list called 'b'; names found: a"),
+        ("\n\nb = [[0], [2]]", r"line 1: path \[2\]"),
+        ("b = open('x')", "line 1: a list of lists"),
+        ("b = 3", "line 1: a list of lists"),
+        ("b = [[0]", "neither JSON nor Python"),
+        ("", "no list called 'b'; names found: none"),
+    ],
+)
+def test_a_foreign_list_that_cannot_be_read_says_where(text, message):
+    with pytest.raises(SpecError, match=re.compile(message)):
+        read_choices(text, variable="b")
+
+
+def test_options_need_exactly_one_source_of_the_shape(tmp_path):
+    with pytest.raises(SpecError, match="exactly one of file, paths and widths; got none"):
+        one_shape(file=None, paths=None, widths=None)
+    with pytest.raises(SpecError, match="got file and widths"):
+        one_shape(file="a", paths=None, widths=[1])
+    assert one_shape(file="just-a-name", paths=None, widths=None) is None
+    write_tree(TreeFile("a", "b", TreeShape.chain(2)), tmp_path / "a.yaml")
+    assert one_shape(file=str(tmp_path / "a.yaml"), paths=None, widths=None) == TreeShape.chain(2)
+    assert one_shape(file=None, paths=[[0], [1]], widths=None) == one_shape(file=None, paths=None, widths=[2])
