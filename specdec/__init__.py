@@ -1,1 +1,41 @@
-"""specdec."""
+"""Declarative, provably lossless speculative decoding: a spec names a target, a drafter, a tree and a verifier."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from specdec.compose import load
+    from specdec.decoder import Decoder, StreamEvent
+    from specdec.distributions import Sampling
+    from specdec.errors import SpecdecError
+    from specdec.records import Generation, StepRecord
+    from specdec.requests import Request
+
+__all__ = ["Decoder", "Generation", "Request", "Sampling", "SpecdecError", "StepRecord", "StreamEvent", "load"]
+
+_HOMES = {
+    "Decoder": "specdec.decoder",
+    "Generation": "specdec.records",
+    "Request": "specdec.requests",
+    "Sampling": "specdec.distributions",
+    "SpecdecError": "specdec.errors",
+    "StepRecord": "specdec.records",
+    "StreamEvent": "specdec.decoder",
+    "load": "specdec.compose",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, imported when it is first asked for, so that `import specdec` loads neither torch nor transformers."""
+    from importlib import import_module
+
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("specdec")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'specdec' has no attribute '{name}'")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

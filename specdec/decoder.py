@@ -8,6 +8,7 @@ from typing import Any
 
 from specdec.chance import Coins, seeded
 from specdec.distributions import Sampling
+from specdec.errors import SpecError
 from specdec.growth import Declared, Grower
 from specdec.interfaces import Drafter, DraftSession, DraftStart, Target, TargetState, TreeBuilder, Verifier
 from specdec.records import PHASES, Committed, Generation, Scored, StepRecord, Verdict
@@ -81,8 +82,10 @@ class Decoder:
         return [self._generation(row) for row in sorted(run.ended, key=lambda row: row.number)]
 
     def stream(self, prompt: Any, **options: Any) -> Iterator[StreamEvent]:
-        """The events of one answer, step by step. Options as for `generate`."""
-        run = self.start(requests_of([prompt], **options, n=1))
+        """The events of one answer, step by step. Options as for `generate`; n, where it is given, is 1."""
+        if options.get("n", 1) != 1:
+            raise SpecError(f"n: got {options['n']!r}; a stream has one answer: use generate, or a stream for each sample")
+        run = self.start(requests_of([prompt], **{**options, "n": 1}))
         row = (run.rows + run.ended)[0]
         known = 0
         while True:

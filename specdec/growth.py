@@ -3,13 +3,13 @@
 from collections.abc import Generator
 from dataclasses import dataclass
 
-from specdec.contracts import BuilderDeclaration, DrafterDeclaration, Draw, VerifierDeclaration
+from specdec.contracts import BuilderDeclaration, DrafterDeclaration, Draw, VerifierDeclaration, effective_draws
 from specdec.distributions import draft_probs
 from specdec.errors import PluginError
 from specdec.interfaces import Budget, Drafter, DraftSession, Frontier, Target, TreeBuilder
-from specdec.records import Answer, Candidates, DraftProbs, Proposal
+from specdec.records import Answer, Candidates, Distributions, DraftProbs, Proposal
 from specdec.requests import Row
-from specdec.tree import DraftTree, root_only, validate
+from specdec.tree import DraftTree, TreeError, root_only, validate
 
 UNBOUNDED_NODES = 4096
 """Nodes of a draft where the target names no limit."""
@@ -47,6 +47,7 @@ class Grower:
         self._drafter = drafter
         self._builder = builder
         self._drafts = declared.drafter.drafts
+        self._stamps = effective_draws(declared.builder)
         self._draws = declared.builder.draw in (Draw.IID, Draw.WITHOUT_REPLACEMENT)
 
     def grow(self, rows: list[Row], session: DraftSession) -> list[DraftTree]:
@@ -56,17 +57,28 @@ class Grower:
         while any(one is not None and one.asked is not None for one in growing):
             frontiers = [None if one is None else one.asked for one in growing]
             answers = session.expand(frontiers)
+            if len(answers) != len(rows):
+                raise PluginError(f"drafter '{self._drafter.name}' answered {len(answers)} sequences; {len(rows)} asked")
             for row, one, frontier, proposal in zip(rows, growing, frontiers, answers, strict=True):
                 if one is not None and frontier is not None:
-                    one.advance(self._answer(row, frontier, proposal))
+                    self._advance(one, self._answer(row, frontier, proposal))
         return [self._finished(row, budget, one) for row, budget, one in zip(rows, budgets, growing, strict=True)]
 
     def _begin(self, row: Row, budget: Budget) -> _Growing | None:
         if not self._drafts or budget.depth < 1 or budget.nodes < 1:
             return None
         one = _Growing(self._builder.grow(row.tokens[-1], len(row.tokens) - 1, budget, row.coins.draft))
-        one.advance(None)
+        self._advance(one, None)
         return one
+
+    def _advance(self, one: _Growing, answer: Answer | None) -> None:
+        one.advance(answer)
+        asked = one.asked
+        if asked is not None and not all(0 <= node < len(asked.tree) for node in asked.nodes):
+            nodes = ", ".join(map(str, asked.nodes))
+            raise PluginError(
+                f"tree builder '{self._builder.name}' asked for nodes {nodes} of a tree of {len(asked.tree)} nodes"
+            )
 
     def _budget(self, row: Row) -> Budget:
         limit = self._target.facts.max_tree_nodes
@@ -76,6 +88,8 @@ class Grower:
     def _answer(self, row: Row, frontier: Frontier, proposal: Proposal | None) -> Answer:
         if proposal is None:
             raise PluginError(f"drafter '{self._drafter.name}' left a frontier of {len(frontier.nodes)} nodes unanswered")
+        if not isinstance(proposal, Distributions | Candidates):
+            raise PluginError(f"drafter '{self._drafter.name}' answered with {type(proposal).__name__}, not with a Proposal")
         size = len(proposal.tokens) if isinstance(proposal, Candidates) else len(proposal.logits)
         if size != len(frontier.nodes):
             raise PluginError(f"drafter '{self._drafter.name}' answered {size} nodes; the frontier has {len(frontier.nodes)}")
@@ -86,15 +100,25 @@ class Grower:
 
     def _finished(self, row: Row, budget: Budget, one: _Growing | None) -> DraftTree:
         root = len(row.tokens) - 1
-        if one is None or one.tree is None:
+        if one is None:
             return root_only(row.tokens[-1], root)
-        tree = one.tree
-        validate(tree, vocab_size=self._target.facts.vocab_size)
+        tree, name = one.tree, self._builder.name
+        if not isinstance(tree, DraftTree):
+            raise PluginError(f"tree builder '{name}' returned {type(tree).__name__}, not a DraftTree")
+        try:
+            validate(tree, vocab_size=self._target.facts.vocab_size)
+        except TreeError as error:
+            raise PluginError(f"tree builder '{name}' returned a tree that is none: {error}") from error
+        if strange := set(tree.draw.values()) - self._stamps:
+            raise PluginError(
+                f"tree builder '{name}' stamped {' and '.join(sorted(strange))} draws; "
+                f"it declares {' or '.join(sorted(self._stamps))} draws"
+            )
         if tree.root_position != root or tree.tokens[0] != row.tokens[-1]:
-            raise PluginError(f"tree builder '{self._builder.name}' returned a tree with another root than it was given")
+            raise PluginError(f"tree builder '{name}' returned a tree with another root than it was given")
         if tree.num_drafted > budget.nodes or tree.max_depth > budget.depth:
             raise PluginError(
-                f"tree builder '{self._builder.name}' returned {tree.num_drafted} nodes of depth {tree.max_depth}; "
+                f"tree builder '{name}' returned {tree.num_drafted} nodes of depth {tree.max_depth}; "
                 f"the budget is {budget.nodes} nodes of depth {budget.depth}"
             )
         return tree

@@ -1,6 +1,6 @@
 """What is asked of a decoder, checked at the door, and one sequence while it is decoded."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from time import perf_counter
 from typing import Any
@@ -46,14 +46,30 @@ class Request:
     def __post_init__(self) -> None:
         for name, least in (("max_new_tokens", 1), ("n", 1), ("logprobs", 0), ("seed", 0)):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+            if (value is not None or name == "n") and (type(value) is not int or value < least):
                 raise SpecError(f"{name}: got {value!r}; expected a whole number of at least {least}")
-        if isinstance(self.stop, str):
-            raise SpecError(f"stop: got the text {self.stop!r}; expected a list of texts, such as [{self.stop!r}]")
-        if any(not isinstance(stop, Sequence) for stop in self.stop):
-            raise SpecError("stop: expected texts or id sequences; single ids belong in stop_ids")
-        if any(len(stop) == 0 for stop in self.stop):
-            raise SpecError("stop: an empty text or sequence would stop everywhere")
+        for name, fits, wanted in (
+            ("stop", _is_stop, "texts or id sequences, none of them empty; single ids belong in stop_ids"),
+            ("stop_ids", _is_id, "whole numbers"),
+            ("processors", callable, "callables (input_ids, scores) -> scores"),
+        ):
+            values = getattr(self, name)
+            if isinstance(values, str) or not isinstance(values, Collection):
+                raise SpecError(f"{name}: got {values!r}; expected a list, such as [{values!r}]")
+            if strangers := [value for value in values if not fits(value)]:
+                raise SpecError(f"{name}: got {strangers[0]!r}; expected {wanted}")
+        if not isinstance(self.sampling, Sampling | None):
+            raise SpecError(f"sampling: got {self.sampling!r}; expected a Sampling, such as Sampling(temperature=1.0)")
+        if not isinstance(self.ignore_eos, bool):
+            raise SpecError(f"ignore_eos: got {self.ignore_eos!r}; expected True or False")
+
+
+def _is_id(value: Any) -> bool:
+    return type(value) is int
+
+
+def _is_stop(value: Any) -> bool:
+    return isinstance(value, Sequence) and len(value) > 0 and (isinstance(value, str) or all(map(_is_id, value)))
 
 
 def requests_of(prompts: Any, **options: Any) -> list[Request]:
@@ -69,11 +85,9 @@ def requests_of(prompts: Any, **options: Any) -> list[Request]:
     by_prompt = list(seeds) if isinstance(seeds, Sequence) else [seeds] * len(prompts)
     if len(by_prompt) != len(prompts):
         raise SpecError(f"seed: got {len(by_prompt)} seeds for {len(prompts)} prompts")
-    given = {**options} if seeds is None else {**options, "seed": None}
     requests = []
     for prompt, seed in zip(prompts, by_prompt, strict=True):
-        if seed is not None:
-            given["seed"] = seed
+        given = options if seed is None else {**options, "seed": seed}
         requests.append(replace(prompt, **given) if isinstance(prompt, Request) else Request(prompt, **given))
     return requests
 
@@ -151,9 +165,8 @@ class Row:
 
 def _logprobs(logits: Tensor, token: int, top: int) -> TokenLogprobs:
     row = logits.double().log_softmax(-1)
-    best = row.topk(top) if top else None
-    pairs = () if best is None else tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))
-    return TokenLogprobs(token, float(row[token]), pairs)
+    best = row.topk(top)
+    return TokenLogprobs(token, float(row[token]), tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True)))
 
 
 def open_rows(
@@ -172,14 +185,10 @@ def open_rows(
         number = next(numbers)
         own = request.seed if request.seed is not None else request_key(options.seed, number)
         stop_ids = frozenset(request.stop_ids) | (frozenset() if request.ignore_eos else target.facts.stop_ids)
+        sequences = tuple(tuple(stop) for stop in request.stop if not isinstance(stop, str))
+        rules = StopRules(limit, stop_ids, sequences, tuple(stop for stop in request.stop if isinstance(stop, str)))
         for sample in range(request.n):
             key = own if sample == 0 else mix(own, sample) >> 1
-            rules = StopRules(
-                limit,
-                stop_ids,
-                tuple(tuple(s) for s in request.stop if not isinstance(s, str)),
-                tuple(s for s in request.stop if isinstance(s, str)),
-            )
             warp = Warp(options, prompt_length=len(prompt), stop_ids=stop_ids, processors=request.processors)
             rows.append(
                 Row(
@@ -206,7 +215,8 @@ def _prepare(request: Request, target: Target, sampling: Sampling) -> tuple[list
     prompt = _encode(request.prompt, target)
     if not prompt:
         raise SpecError("the prompt is empty: decoding starts from at least one token")
-    for token in [*prompt, *options.logit_bias, *request.stop_ids]:
+    stop_sequences = [token for stop in request.stop if not isinstance(stop, str) for token in stop]
+    for token in [*prompt, *options.logit_bias, *request.stop_ids, *stop_sequences]:
         if not 0 <= token < facts.vocab_size:
             raise SpecError(f"token {token} is outside the target's vocabulary of {facts.vocab_size}")
     room = request.max_new_tokens

@@ -1,0 +1,5 @@
+"""`python -m specdec`."""
+
+from specdec.cli import main
+
+main()

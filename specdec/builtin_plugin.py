@@ -1,0 +1,50 @@
+"""The parts that ship with specdec, offered through the same hooks as everybody else's.
+
+They are imported when they are asked for, so that importing specdec stays cheap.
+"""
+
+from specdec.hookspecs import hookimpl
+from specdec.interfaces import Drafter, Target, TreeBuilder, Verifier
+
+
+@hookimpl
+def specdec_drafters() -> list[type[Drafter]]:
+    """Plain decoding, prompt lookup, a draft model, and a table for proofs."""
+    from specdec.drafters.model import ModelDrafter
+    from specdec.drafters.ngram import NgramDrafter
+    from specdec.drafters.none import NoDrafter
+    from specdec.drafters.tabular import Tabular
+
+    return [NoDrafter, NgramDrafter, ModelDrafter, Tabular]
+
+
+@hookimpl
+def specdec_tree_builders() -> list[type[TreeBuilder]]:
+    """Chains, trees from files, EAGLE-2's dynamic trees, and sampled trees."""
+    from specdec.builders.chain import Chain
+    from specdec.builders.dynamic import Dynamic
+    from specdec.builders.fixed import Fixed
+    from specdec.builders.sampled import Sampled
+
+    return [Chain, Fixed, Dynamic, Sampled]
+
+
+@hookimpl
+def specdec_verifiers() -> list[type[Verifier]]:
+    """The four lossless rules."""
+    from specdec.verifiers.chain import Chain
+    from specdec.verifiers.match import Match
+    from specdec.verifiers.multi_round import MultiRound
+    from specdec.verifiers.point_mass import PointMass
+
+    return [Match, PointMass, Chain, MultiRound]
+
+
+@hookimpl
+def specdec_targets() -> list[type[Target]]:
+    """The embedded model, any Hugging Face causal LM, and a table for proofs."""
+    from specdec.targets.builtin import BuiltinTarget
+    from specdec.targets.huggingface import HuggingFaceTarget
+    from specdec.targets.tabular import Tabular
+
+    return [BuiltinTarget, HuggingFaceTarget, Tabular]

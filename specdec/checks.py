@@ -1,0 +1,234 @@
+"""The checks of a spec that need no weights: shape, names, fit."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specdec.contracts import NamedDeclaration, TargetDeclaration
+from specdec.errors import IncompatibleParts, PluginError, SpecdecError, SpecError
+from specdec.fit import DECLARATIONS, Fit, fit
+from specdec.interfaces import BuildTools, PartOptions, Target
+from specdec.library import Library
+from specdec.plugins import Kind, Registry
+from specdec.spec import Reading, StrategySpec, read_spec, validated
+from specdec.yaml_lines import KeyPath, Origin, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """The parts and files that specs may name."""
+
+    registry: Registry
+    library: Library
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A part that a spec names, with its options and what it declares."""
+
+    kind: Kind
+    name: str
+    cls: type[Any]
+    options: PartOptions
+    declares: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A spec that passed every check and can be built. nested: further models of the drafter, by option."""
+
+    spec: StrategySpec
+    parts: Mapping[Kind, Chosen]
+    nested: Mapping[str, Chosen]
+    library: Library
+    folder: Path
+    label: str
+
+    def find_tree(self, name: str) -> Path:
+        """The file of a tree that the spec names; paths start at the spec's folder."""
+        return self.library.find_tree(name, near=self.folder)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What could not be checked without loading."""
+        models = {"target": self.parts.get(Kind.TARGET), **{f"drafter.{k}": part for k, part in self.nested.items()}}
+        return tuple(
+            f"{key}: not checked: its configuration is out of reach until it is loaded"
+            for key, part in models.items()
+            if part is not None and part.declares.vocab_size is None
+        )
+
+    def resolved(self) -> dict[str, Any]:
+        """The spec as plain data with every default spelled out; reading it again gives the same plan."""
+        head = {k: getattr(self.spec, k) for k in ("name", "source", "description") if getattr(self.spec, k) is not None}
+        parts = {kind.value: self._part(chosen) for kind, chosen in self.parts.items()}
+        sampling = self.spec.sampling.model_dump(mode="json", exclude_none=True)
+        draft = self.spec.sampling.draft_cuts.model_dump(mode="json", exclude_none=True)
+        return {**head, **parts, "sampling": {**sampling, "draft": draft}, "allow_lossy": self.spec.allow_lossy}
+
+    def _part(self, chosen: Chosen) -> dict[str, Any]:
+        """A part with all options; files of the library go by their names."""
+        names = {str(path): name for name, path in self.library.trees().items()}
+        options = chosen.options.model_dump(mode="json", exclude_none=True)
+        return {"use": chosen.name, **{k: names.get(v, v) if isinstance(v, str) else v for k, v in options.items()}}
+
+
+def read(
+    source: str | Path | Mapping[str, Any],
+    shop: Workshop,
+    *,
+    settings: Sequence[str] = (),
+    overrides: Mapping[str, Any] | None = None,
+) -> Reading:
+    """The spec of a name, a path or a mapping, not yet checked. Raises SpecError where there is no such file."""
+    found = source if isinstance(source, Mapping) else shop.library.find_strategy(str(source))
+    return read_spec(found, find_strategy=shop.library.find_strategy, settings=settings, overrides=overrides)
+
+
+def check(reading: Reading, shop: Workshop, *, target: Target | None = None) -> Plan:
+    """Shape, names and fit; no weights are read. `target` stands for the spec's own, already loaded.
+
+    Raises SpecError or IncompatibleParts with everything that is wrong.
+    """
+    checker = _Checker(reading, shop)
+    parts = {kind: checker.choose(kind) for kind in Kind if not (kind is Kind.TARGET and target is not None)}
+    chosen = {kind: part for kind, part in parts.items() if part is not None}
+    nested = checker.nested(chosen[Kind.DRAFTER]) if Kind.DRAFTER in chosen else {}
+    checker.resolve(chosen)
+    declared = {kind: NamedDeclaration(part.name, part.declares) for kind, part in chosen.items()}
+    if target is not None:
+        declared[Kind.TARGET] = NamedDeclaration(type(target).name, declaration_of(target))
+    allow_lossy = reading.document.data.get("allow_lossy") is True
+    result = fit(declared, shop.registry, allow_lossy=allow_lossy)
+    _raise_if_any(reading, [*reading.problems, *checker.problems], result)
+    if reading.spec is None:
+        raise SpecError(f"{reading.label}: cannot be read")
+    return Plan(reading.spec, chosen, nested, shop.library, reading.folder, reading.label)
+
+
+def declaration_of(target: Target) -> TargetDeclaration:
+    """What a loaded target declares by its facts."""
+    facts = target.facts
+    return TargetDeclaration(
+        vocab_size=facts.vocab_size,
+        num_layers=facts.num_layers,
+        max_positions=facts.max_positions,
+        no_trees_because=None if facts.trees else "it scores one token at a time",
+    )
+
+
+class _Checker:
+    """Looks up the parts of one spec and collects what is wrong with them."""
+
+    def __init__(self, reading: Reading, shop: Workshop) -> None:
+        self._document = reading.document
+        self._folder = reading.folder
+        self._shop = shop
+        self.problems: list[Problem] = []
+
+    def find_tree(self, name: str) -> Path:
+        return self._shop.library.find_tree(name, near=self._folder)
+
+    def choose(self, kind: Kind) -> Chosen | None:
+        """The part of this kind; None if something keeps it from being known."""
+        field = StrategySpec.model_fields[kind.value]
+        raw = self._document.data.get(kind.value)
+        if raw is None and not field.is_required():
+            return self.part(kind, {"use": field.default.use}, (kind.value,))
+        return self.part(kind, raw, (kind.value,)) if isinstance(raw, Mapping) and _is_part(raw) else None
+
+    def part(self, kind: Kind, raw: Mapping[str, Any], path: KeyPath) -> Chosen | None:
+        try:
+            cls = self._shop.registry.find(kind, raw["use"])
+        except SpecdecError as error:
+            self.problems.append(self._document.problem((*path, "use"), str(error)))
+            return None
+        given = {k: v for k, v in raw.items() if k != "use"}
+        options, problems = validated(cls.Options, given, self._document, path, {"find_tree": self.find_tree})
+        self.problems += problems
+        if options is None:
+            return None
+        declares = self._attempt(kind, raw["use"], path, lambda: cls.declares(options))
+        if declares is not None and not isinstance(declares, DECLARATIONS[kind]):
+            message = f"{kind} '{raw['use']}' declares a {type(declares).__name__}, expected {DECLARATIONS[kind].__name__}"
+            self.problems.append(self._document.problem(path, message))
+            return None
+        return None if declares is None else Chosen(kind, raw["use"], cls, options, declares)
+
+    def _attempt(self, kind: Kind, name: str, path: KeyPath, action: Callable[[], Any]) -> Any:
+        try:
+            return action()
+        except SpecdecError as error:
+            self.problems.append(self._document.problem(path, str(error)))
+        except Exception as error:
+            package = self._shop.registry.parts[kind][name].package
+            raise PluginError(f"{kind} '{name}' of '{package}' fails: {type(error).__name__}: {error}") from error
+        return None
+
+    def nested(self, drafter: Chosen) -> dict[str, Chosen]:
+        """The further models that the drafter declares."""
+        found = {}
+        for option, raw in drafter.declares.targets:
+            path: KeyPath = (Kind.DRAFTER.value, option)
+            spec = {"use": "huggingface", "model": raw} if isinstance(raw, str) else raw
+            if not _is_part(spec):
+                self.problems.append(self._document.problem(path, f"got {raw!r}, expected a target such as {{use: NAME}}"))
+                continue
+            part = self.part(Kind.TARGET, spec, path)
+            if part is not None:
+                found[option] = part
+                if part.declares.no_decoding_because is not None:
+                    self.problems.append(self._document.problem(path, f"cannot draft: {part.declares.no_decoding_because}"))
+        return found
+
+    def resolve(self, chosen: Mapping[Kind, Chosen]) -> None:
+        """Find the tree files that the builder names, by building it: it holds no weights."""
+        part = chosen.get(Kind.TREE)
+        if part is None:
+            return
+        asked: list[str] = []
+
+        def find(name: str) -> Path:
+            asked.append(name)
+            return self.find_tree(name)
+
+        try:
+            part.cls.build(part.options, BuildTools(find_tree=find))
+        except SpecdecError as error:
+            values = self._document.data.get(Kind.TREE.value, {})
+            key = next((k for k, v in values.items() if k != "use" and v in asked), None)
+            path: KeyPath = (Kind.TREE.value,) if key is None else (Kind.TREE.value, key)
+            self.problems.append(self._document.problem(path, str(error)))
+
+
+def _is_part(raw: Any) -> bool:
+    return isinstance(raw, Mapping) and isinstance(raw.get("use"), str)
+
+
+def _raise_if_any(reading: Reading, problems: Sequence[Problem], result: Fit) -> None:
+    unique = dict.fromkeys(problems)
+    lines = [str(p) for p in sorted(unique, key=lambda p: (p.origin.source, p.origin.line or 0))]
+    misfits = _misfit_lines(reading, result) if result.broken else []
+    if lines:
+        raise SpecError("\n".join([*lines, *misfits]))
+    if misfits:
+        raise IncompatibleParts("\n".join(misfits))
+
+
+def _misfit_lines(reading: Reading, result: Fit) -> list[str]:
+    lines = [f"{reading.label}: these parts do not fit together"]
+    for mismatch in result.broken:
+        origins = dict.fromkeys(reading.document.origin((field,)) for field in mismatch.fields)
+        lines.append(f"  {_places(list(origins), reading.label)}  {mismatch.message}")
+    for kind, names in result.fitting.items():
+        lines.append(f"  {kind.plural} that fit: {', '.join(names) or 'none'}")
+    return lines
+
+
+def _places(origins: Sequence[Origin], label: str) -> str:
+    """'lines 7, 8'; another file or an override is named in full."""
+    here = sorted(o.line for o in origins if o.source == label and o.line is not None)
+    others = [str(o) for o in origins if o.source != label]
+    numbers = f"line{'s' if len(here) > 1 else ''} {', '.join(map(str, here))}" if here else ""
+    return ", ".join([*([numbers] if numbers else []), *others]) or "given"

@@ -1,0 +1,46 @@
+"""The command line: thin commands over the library."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from specdec.cli import describe, generate, trees, verify
+
+app = typer.Typer(
+    name="specdec",
+    help="Compose, check, run and prove speculative decoders described in YAML.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+describe.register(app)
+generate.register(app)
+verify.register(app)
+trees.register(app)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"specdec {version('specdec')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Compose, check, run and prove speculative decoders described in YAML."""
+
+
+def main() -> None:
+    """The entry point: exit 0 done, 1 refuted, 2 a fault to mend, 130 interrupted."""
+    try:
+        app(prog_name="specdec")
+    except KeyboardInterrupt:
+        sys.exit(130)

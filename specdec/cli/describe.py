@@ -1,0 +1,125 @@
+"""`list`, `show`, `check` and `schema`: what there is and what a spec says; no weights are read."""
+
+import inspect
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from specdec.cli.terminal import Json, Settings, Strategy, TargetModel, fail, guarded, print_json, print_table
+from specdec.compose import Workshop, check, read, target_override, workshop
+from specdec.errors import SpecdecError
+from specdec.plugins import Kind
+from specdec.schema import spec_schema
+from specdec.tree_files import read_tree
+from specdec.yaml_lines import read_file
+
+
+class Listed(StrEnum):
+    """What `list` can list."""
+
+    STRATEGIES = "strategies"
+    TARGETS = "targets"
+    DRAFTERS = "drafters"
+    BUILDERS = "builders"
+    VERIFIERS = "verifiers"
+    TREES = "trees"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("list", help="List strategies, parts and tree shapes, plug-ins' included.")(list_command)
+    app.command("show", help="Print a strategy with every default spelled out.")(show)
+    app.command("check", help="Check strategies: shape, names and fit. No weights, no download.")(check_command)
+    app.command("schema", help="Print the JSON Schema of a strategy file, installed plug-ins included.")(schema)
+
+
+@guarded
+def list_command(what: Annotated[Listed | None, typer.Argument(show_default=False)] = None, json: Json = False) -> None:
+    """List strategies, parts and tree shapes."""
+    shop = workshop()
+    tables = {kind.value: _rows(shop, kind) for kind in ([what] if what is not None else list(Listed))}
+    if json:
+        print_json(tables)
+        return
+    for number, (title, rows) in enumerate(tables.items()):
+        if number:
+            typer.echo()
+        headings = ["name", *(h for h in ("what it is", "from") if any(h in row for row in rows))]
+        print_table(title, headings, [[str(row.get(h, "")) for h in headings] for row in rows])
+
+
+def _rows(shop: Workshop, what: Listed) -> list[dict[str, Any]]:
+    if what is Listed.STRATEGIES:
+        return [_strategy_row(name, path) for name, path in shop.library.strategies().items()]
+    if what is Listed.TREES:
+        trees = {name: read_tree(path) for name, path in shop.library.trees().items()}
+        return [
+            {
+                "name": name,
+                "what it is": f"{tree.shape.num_nodes} nodes, depth {tree.shape.depth}",
+                "from": tree.source,
+                "nodes": tree.shape.num_nodes,
+                "depth": tree.shape.depth,
+            }
+            for name, tree in trees.items()
+        ]
+    kind = next(k for k in Kind if k.plural == what.value)
+    return [
+        {"name": name, "what it is": (inspect.getdoc(r.cls) or "").partition("\n")[0], "from": r.package}
+        for name, r in shop.registry.parts[kind].items()
+    ]
+
+
+def _strategy_row(name: str, path: Any) -> dict[str, Any]:
+    data = read_file(path).data
+    return {"name": name, "what it is": str(data.get("description", "")), "from": str(data.get("source", ""))}
+
+
+@guarded
+def show(strategy: Strategy, settings: Settings = None, target: TargetModel = None, json: Json = False) -> None:
+    """Print a strategy with every default spelled out."""
+    shop = workshop()
+    override = target_override(target, shop.registry) if target is not None else {}
+    plan = check(read(strategy, shop, settings=settings or (), overrides=override), shop)
+    resolved = plan.resolved()
+    if json:
+        print_json(resolved)
+    else:
+        typer.echo(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True, width=100), nl=False)
+
+
+@guarded
+def check_command(
+    strategies: Annotated[list[str], typer.Argument(help="Names, or paths to .yaml files.", show_default=False)],
+    settings: Settings = None,
+    target: TargetModel = None,
+    json: Json = False,
+) -> None:
+    """Check strategies; all mistakes are reported together."""
+    shop = workshop()
+    override = target_override(target, shop.registry) if target is not None else {}
+    results: list[dict[str, Any]] = []
+    for strategy in strategies:
+        try:
+            plan = check(read(strategy, shop, settings=settings or (), overrides=override), shop)
+            parts = ", ".join(f"{kind} {part.name}" for kind, part in plan.parts.items())
+            results.append({"strategy": strategy, "fits": True, "parts": parts, "notes": plan.notes, "errors": []})
+        except SpecdecError as error:
+            results.append({"strategy": strategy, "fits": False, "errors": str(error).splitlines()})
+    if json:
+        print_json(results)
+    for result in results:
+        if not result["fits"]:
+            fail("\n".join(result["errors"]))
+        elif not json:
+            typer.echo("\n  ".join([f"{result['strategy']}: fits ({result['parts']})", *result["notes"]]))
+    if not all(result["fits"] for result in results):
+        raise typer.Exit(2)
+
+
+@guarded
+def schema(json: Json = False) -> None:  # noqa: ARG001
+    """Print the JSON Schema of a strategy file; it is JSON with and without --json."""
+    print_json(spec_schema(workshop().registry))

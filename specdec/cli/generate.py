@@ -1,0 +1,160 @@
+"""`generate`: answer a prompt, stream it, and say what speculation gained."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from specdec.cli.comparison import Comparison, compare
+from specdec.cli.terminal import Json, Settings, Strategy, TargetModel, guarded, print_json
+from specdec.compose import Plan, build, check, read, target_override, workshop
+from specdec.contracts import Guarantee
+from specdec.decoder import Decoder
+from specdec.errors import SpecError, TargetMismatch
+from specdec.interfaces import TextCodec
+from specdec.records import Generation
+from specdec.text import Detokenizer
+
+ACCEPTED = "green"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("generate", help="Answer a prompt; accepted draft tokens are coloured.")(generate)
+
+
+@guarded
+def generate(
+    strategy: Strategy,
+    prompt: Annotated[str | None, typer.Argument(help="The prompt; '-' or nothing: from stdin.", show_default=False)] = None,
+    prompt_file: Annotated[Path | None, typer.Option(help="Read the prompt from a file.")] = None,
+    chat: Annotated[
+        bool | None, typer.Option("--chat/--raw", help="Use the chat template, or not. [default: where there is one]")
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate at most.")] = 128,
+    target: TargetModel = None,
+    settings: Settings = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Key of all draws. [default: the spec's]")] = None,
+    against_plain: Annotated[bool, typer.Option("--compare", help="Run plain decoding too, and print the speed-up.")] = False,
+    json: Json = False,
+) -> None:
+    """Answer a prompt with a strategy."""
+    text = _prompt_text(prompt, prompt_file)
+    shop = workshop()
+    override = target_override(target, shop.registry) if target is not None else {}
+    plan = check(read(strategy, shop, settings=settings or (), overrides=override), shop)
+    decoder = build(plan, shop)
+    ids = _prompt_ids(decoder.target.codec, text, chat=chat)
+    options = {"max_new_tokens": max_new_tokens, "seed": plan.spec.sampling.seed if seed is None else seed}
+    if against_plain:
+        decoder.generate([ids], max_new_tokens=min(8, max_new_tokens))
+    generation = _stream(decoder, ids, options, quiet=json)
+    comparison = compare(decoder, generation, shop, ids, options) if against_plain else None
+    if json:
+        print_json(_report(plan, decoder, generation, comparison))
+        return
+    typer.secho(_summary(decoder, generation), dim=True)
+    for line in [] if comparison is None else comparison.lines():
+        typer.secho(line, dim=True)
+
+
+def _prompt_text(prompt: str | None, prompt_file: Path | None) -> str:
+    if prompt_file is not None:
+        if prompt is not None:
+            raise SpecError("the prompt is given twice: as an argument and by --prompt-file")
+        try:
+            return prompt_file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise SpecError(f"--prompt-file {prompt_file}: cannot be read: {error}") from error
+    if prompt is not None and prompt != "-":
+        return prompt
+    if sys.stdin.isatty():
+        raise SpecError("no prompt: give it as an argument, by --prompt-file, or on stdin")
+    return sys.stdin.read()
+
+
+def _prompt_ids(codec: TextCodec | None, text: str, *, chat: bool | None) -> list[int]:
+    """Ids of the prompt; text of plain numbers serves a model without a tokenizer."""
+    if codec is None:
+        words = text.replace(",", " ").split()
+        if words and all(word.isdecimal() for word in words):
+            return [int(word) for word in words]
+        raise SpecError("this target has no tokenizer: give the prompt as token ids, such as '1 2 3'")
+    if chat is not False:
+        try:
+            return codec.chat([{"role": "user", "content": text}])
+        except TargetMismatch:
+            if chat:
+                raise
+    return codec.encode(text)
+
+
+def _stream(decoder: Decoder, ids: Sequence[int], options: dict[str, Any], *, quiet: bool) -> Generation:
+    codec = decoder.target.codec
+    pen = None if quiet or codec is None else Detokenizer(codec)
+    written = 0
+    for event in decoder.stream(list(ids), **options):
+        for token, source in zip(event.tokens, event.sources, strict=True):
+            if pen is None:
+                if not quiet:
+                    typer.secho(f"{token} ", fg=ACCEPTED if source >= 0 else None, nl=False)
+                continue
+            pen.push(token)
+            typer.secho(pen.text[written:], fg=ACCEPTED if source >= 0 else None, nl=False)
+            written = len(pen.text)
+        if event.generation is not None:
+            if pen is not None:
+                pen.finish()
+                typer.echo(pen.text[written:], nl=False)
+            if not quiet:
+                typer.echo()
+            return event.generation
+    raise SpecError("the stream ended without an answer")
+
+
+def guarantee_words(decoder: Decoder) -> str:
+    """What the strategy promises of its output, in words; nothing is promised beyond the arithmetic of the target."""
+    if decoder.declared.verifier.guarantee is Guarantee.LOSSY:
+        return "lossy: not the target's law"
+    dtype = str(decoder.target.facts.dtype).removeprefix("torch.")
+    rounding = "" if dtype in ("float32", "float64") else f" of {dtype}"
+    if decoder.sampling.temperature:
+        return f"the target's law, up to numerics{rounding}"
+    return f"greedy, up to ties{rounding and f' and rounding{rounding}'}"
+
+
+def _summary(decoder: Decoder, generation: Generation) -> str:
+    drafts = sum(record.accepted for record in generation.records)
+    return " · ".join(
+        [
+            f"{decoder.name}: tau {generation.tau:.2f}",
+            f"{len(generation.tokens)} tokens ({drafts} drafted) in {generation.seconds:.2f} s",
+            f"{generation.tokens_per_second:.1f} tokens/s",
+            guarantee_words(decoder),
+        ]
+    )
+
+
+def _report(plan: Plan, decoder: Decoder, generation: Generation, comparison: Comparison | None) -> dict[str, Any]:
+    return {
+        "strategy": plan.spec.name,
+        "text": generation.text,
+        "tokens": generation.tokens,
+        "prompt_tokens": len(generation.prompt_tokens),
+        "finish_reason": generation.finish_reason,
+        "stopped_by": generation.stopped_by,
+        "tau": generation.tau,
+        "draft_acceptance_rate": generation.draft_acceptance_rate,
+        "alpha_at": generation.alpha_at(),
+        "target_forwards": len(generation.records),
+        "seconds": generation.seconds,
+        "prefill_seconds": generation.prefill_seconds,
+        "tokens_per_second": generation.tokens_per_second,
+        "guarantee": generation.guarantee.value,
+        "guarantee_words": guarantee_words(decoder),
+        "seed": generation.seed,
+        "spec": plan.resolved(),
+        "compare": None if comparison is None else comparison.report(),
+    }

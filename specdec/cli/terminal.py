@@ -1,0 +1,83 @@
+"""What all commands share: faults without tracebacks, JSON, tables, and the options that repeat."""
+
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
+from typing import Annotated, Any, ParamSpec, TypeVar
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from specdec.errors import SpecdecError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Strategy = Annotated[str, typer.Argument(help="A shipped strategy's name, or a path to a .yaml file.", show_default=False)]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key, such as tree.nodes=24. Repeatable.")
+]
+TargetModel = Annotated[
+    str | None, typer.Option("--target", metavar="PATH", help="A model folder or hub id in place of the spec's target.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def guarded(command: Callable[P, R]) -> Callable[P, R]:
+    """The command with its faults as one message on stderr and exit 2; an interrupt exits 130, a closed pipe quietly."""
+
+    @wraps(command)
+    def run(*arguments: P.args, **options: P.kwargs) -> R:
+        try:
+            result = command(*arguments, **options)
+            sys.stdout.flush()
+        except SpecdecError as error:
+            fail(str(error))
+            raise typer.Exit(2) from None
+        except KeyboardInterrupt:
+            fail("interrupted")
+            raise typer.Exit(130) from None
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(141) from None
+        return result
+
+    return run
+
+
+def fail(message: str) -> None:
+    """A message on stderr."""
+    typer.echo(f"specdec: {message}", err=True)
+
+
+def print_json(value: Any) -> None:
+    """Indented JSON; numbers that are none (NaN, infinity) become null."""
+    typer.echo(json.dumps(_finite(value), indent=2, ensure_ascii=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return value
+
+
+def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table on stdout, as wide as the terminal; whole lines where there is none."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for number, heading in enumerate(headings):
+        table.add_column(heading, no_wrap=number == 0, overflow="fold", header_style="dim")
+    for row in rows:
+        table.add_row(*row)
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal:
+        console = Console(markup=False, highlight=False, width=160)
+    typer.secho(title, bold=True)
+    console.print(table)

@@ -1,0 +1,74 @@
+"""Where names become objects: a spec is checked in shape, names and fit, then built into a decoder."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from specdec.checks import Chosen, Plan, Workshop, check, read
+from specdec.decoder import Declared, Decoder
+from specdec.interfaces import BuildTools, Target
+from specdec.library import library
+from specdec.plugins import Kind, Registry, load_registry
+
+__all__ = ["Chosen", "Plan", "Workshop", "build", "check", "load", "read", "target_override", "workshop"]
+
+
+def workshop() -> Workshop:
+    """Our parts and files and those of installed plug-ins. Raises PluginError."""
+    registry = load_registry()
+    return Workshop(registry, library(registry.libraries))
+
+
+def load(
+    source: str | Path | Mapping[str, Any],
+    *,
+    target: str | Path | Mapping[str, Any] | Target | None = None,
+    set: Mapping[str, Any] | Sequence[str] = (),  # noqa: A002 - the command line's --set
+    **overrides: Any,
+) -> Decoder:
+    """The decoder of a shipped strategy, a .yaml file or a mapping.
+
+    target: a folder or hub id of a Hugging Face model, a target part as a mapping, or one that is already loaded.
+    set: `a.b=value` texts, or {dotted key: value}. overrides: top-level keys, such as sampling={"temperature": 1.0}.
+    Raises SpecError (every mistake at once), IncompatibleParts, or TargetMismatch when the model cannot do it.
+    """
+    shop = workshop()
+    given = target if isinstance(target, Target) else None
+    replaced = {} if target is None or isinstance(target, Target) else target_override(target, shop.registry)
+    dotted = dict(set) if isinstance(set, Mapping) else {}
+    settings = () if isinstance(set, Mapping) else tuple(set)
+    plan = check(read(source, shop, settings=settings, overrides={**replaced, **dotted, **overrides}), shop, target=given)
+    return build(plan, shop, target=given)
+
+
+def target_override(target: str | Path | Mapping[str, Any], registry: Registry) -> dict[str, Any]:
+    """The override that puts a target into a spec: a registered name, a folder or hub id, or a part."""
+    if isinstance(target, Mapping):
+        return {"target": dict(target)}
+    text = str(target)
+    if text in registry.parts[Kind.TARGET] and not Path(text).exists():
+        return {"target": {"use": text}}
+    return {"target": {"use": "huggingface", "model": text}}
+
+
+def build(plan: Plan, shop: Workshop, *, target: Target | None = None) -> Decoder:
+    """Load the target (unless it is given), then the drafter's models, and compose the decoder."""
+    first = BuildTools(find_tree=plan.find_tree, sampling_seed=plan.spec.sampling.seed)
+    main = target if target is not None else _built(plan.parts[Kind.TARGET], first)
+    nested = {option: _built(part, first) for option, part in plan.nested.items()}
+    tools = BuildTools(main, nested, plan.find_tree, plan.spec.sampling.seed)
+    drafter, tree, verifier = (plan.parts[kind] for kind in (Kind.DRAFTER, Kind.TREE, Kind.VERIFIER))
+    return Decoder(
+        target=main,
+        drafter=_built(drafter, tools),
+        builder=_built(tree, tools),
+        verifier=_built(verifier, tools),
+        declared=Declared(drafter=drafter.declares, builder=tree.declares, verifier=verifier.declares),
+        sampling=plan.spec.sampling,
+        name=plan.spec.name,
+        on_step=shop.registry.step_observer(),
+    )
+
+
+def _built(part: Chosen, tools: BuildTools) -> Any:
+    return part.cls.build(part.options, tools)

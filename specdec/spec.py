@@ -1,0 +1,237 @@
+"""What a strategy file says, and how one is read: every mistake at once, each with its file and line."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from specdec.distributions import Sampling
+from specdec.errors import SpecdecError
+from specdec.layering import at_key, layered, override_documents
+from specdec.names import did_you_mean
+from specdec.yaml_lines import Document, KeyPath, Origin, Problem, from_mapping, read_file
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+class PartSpec(BaseModel):
+    """A part by name, and its options."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    use: Annotated[str, Field(min_length=1, description="the part's name")]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """All keys but `use`."""
+        return dict(self.model_extra or {})
+
+
+class StrategySpec(BaseModel):
+    """One composed decoder."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Annotated[str, Field(min_length=1, description="what outputs call it; unset: the file's name")]
+    source: Annotated[str | None, Field(description="the paper or idea that it follows")] = None
+    description: Annotated[str | None, Field(description="one line for `specdec list`")] = None
+    target: Annotated[PartSpec, Field(description="the model whose distribution is reproduced")] = PartSpec(use="builtin")
+    drafter: Annotated[PartSpec, Field(description="what proposes tokens")]
+    tree: Annotated[PartSpec, Field(description="the draft's shape and how its tokens are picked")] = PartSpec(use="chain")
+    verifier: Annotated[PartSpec, Field(description="the rule that accepts tokens")] = PartSpec(use="match")
+    sampling: Annotated[Sampling, Field(description="how logits become probabilities")] = Sampling()
+    allow_lossy: Annotated[bool, Field(description="permit a verifier whose output is not the target's law")] = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A spec as far as it could be read. spec: None if it cannot be made sense of; folder: where relative paths start."""
+
+    spec: StrategySpec | None
+    document: Document
+    problems: tuple[Problem, ...]
+    folder: Path
+
+    @property
+    def label(self) -> str:
+        """What errors call the spec: its file, mostly."""
+        return self.document.origins[()].source
+
+
+def read_spec(
+    source: Path | Mapping[str, Any],
+    *,
+    find_strategy: Callable[[str], Path],
+    settings: Sequence[str] = (),
+    overrides: Mapping[str, Any] | None = None,
+) -> Reading:
+    """The spec of a file or a mapping, `extends` followed, with overrides laid over.
+
+    settings: texts `a.b=value`. overrides: {dotted key: value}.
+    Raises SpecError only where there is nothing to check at all: no such file, or no YAML.
+    """
+    if isinstance(source, Path):
+        document, folder, default_name = read_file(source), source.parent, source.stem
+    else:
+        document, folder, default_name = from_mapping(source, "the given mapping"), Path(), "unnamed"
+    merged = _extended(document, folder, find_strategy, seen=(source.resolve(),) if isinstance(source, Path) else ())
+    merged = replace(merged, data={**_default_parts(), **merged.data})
+    top = document.origins[()]
+    layers, problems = override_documents(settings)
+    for key, value in (overrides or {}).items():
+        layers.append(at_key(key.split("."), _plain(value), Origin(f"argument {key}={value!r}")))
+    for layer in layers:
+        merged = replace(layered(merged, layer), data=_named(layered(merged, layer).data, merged.data))
+    data = {"name": default_name, **{k: v for k, v in merged.data.items() if k != "extends"}}
+    merged = Document(data, {**merged.origins, (): top}, merged.problems)
+    spec, shape_problems = validated(StrategySpec, data, merged, ())
+    return Reading(spec, merged, (*merged.problems, *problems, *shape_problems), folder)
+
+
+def _default_parts() -> dict[str, Any]:
+    """The parts that a spec may leave out, so that an override of one of their options has something to override."""
+    fields = StrategySpec.model_fields.items()
+    return {name: {"use": field.default.use} for name, field in fields if isinstance(field.default, PartSpec)}
+
+
+def _named(data: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """An override keeps the name of what it overrides."""
+    return {**{k: before[k] for k in ("name", "description") if k in before}, **data}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(exclude_unset=True)
+    return value
+
+
+def _extended(document: Document, folder: Path, find_strategy: Callable[[str], Path], seen: tuple[Path, ...]) -> Document:
+    """`document` over the specs that it extends, nearest first; a fault of the chain is added to its problems."""
+    parent = document.data.get("extends")
+    if parent is None:
+        return document
+    if not isinstance(parent, str):
+        return _with_problem(document, f"got {parent!r}, expected the name of a strategy or a path to a .yaml file")
+    try:
+        path = folder / parent if parent.endswith((".yaml", ".yml")) else find_strategy(parent)
+        if path.resolve() in seen:
+            chain = " -> ".join(p.stem for p in (*seen, path))
+            return _with_problem(document, f"goes round in a circle: {chain}")
+        base = _extended(read_file(path), path.parent, find_strategy, (*seen, path.resolve()))
+    except SpecdecError as error:
+        return _with_problem(document, str(error))
+    return layered(base, document)
+
+
+def _with_problem(document: Document, message: str) -> Document:
+    return replace(document, problems=(*document.problems, document.problem(("extends",), message)))
+
+
+# --- validation -----------------------------------------------------------------------------------------------------
+
+
+def validated(
+    model: type[ModelT], data: Mapping[str, Any], document: Document, at: KeyPath, context: Mapping[str, Any] | None = None
+) -> tuple[ModelT | None, list[Problem]]:
+    """`data` as a `model`, and its mistakes. Nothing is coerced: 1.9, "3" and true are not whole numbers.
+
+    context: what the model's own validators may ask for. With mistakes, the value is what is left without the faulty keys,
+    None if that is not enough.
+    """
+    faults = _faults(model, data, context)
+    problems = [document.problem((*at, *path), message) for path, message in faults.items()]
+    if not faults:
+        return model.model_validate(dict(data), context=context), []
+    wrong = {path[0] for path in faults if path}
+    rest = {k: v for k, v in data.items() if str(k) not in wrong}
+    if not wrong or _faults(model, rest, context):
+        return None, problems
+    return model.model_validate(rest, context=context), problems
+
+
+def _faults(model: type[BaseModel], data: Mapping[str, Any], context: Mapping[str, Any] | None) -> dict[KeyPath, str]:
+    """Messages by key. The strict rules of JSON are used: lists may stand for tuples, words for enumerations."""
+    try:
+        model.model_validate_json(json.dumps(data), strict=True, context=context)
+    except ValidationError as error:
+        expected: dict[KeyPath, list[str]] = {}
+        messages: dict[KeyPath, str] = {}
+        for detail in error.errors(include_url=False):
+            path, value, found = _locate(detail["loc"], data)
+            if detail["loc"][-1:] == ("[key]",):
+                if str(path[-1]).lstrip("-").isdecimal():
+                    continue
+                messages[path] = f"got the key '{path[-1]}', expected a whole number"
+            elif detail["type"] == "extra_forbidden":
+                messages[path] = f"unknown key{did_you_mean(str(path[-1]), _fields(model, path), listing='known keys')}"
+            elif detail["type"] == "missing":
+                messages[path] = "is required"
+            elif detail["type"] in ("value_error", "assertion_error"):
+                messages[path] = detail["msg"].partition(", ")[2]
+            else:
+                expected.setdefault(path, []).append(_expectation(detail["msg"]))
+                messages[path] = f"got {_shown(value) if found else 'nothing'}, expected {' or '.join(expected[path])}"
+        return messages
+    except TypeError as error:
+        return {(): f"holds a value that YAML could not: {error}"}
+    return {}
+
+
+def _locate(loc: Iterable[str | int], data: Any) -> tuple[KeyPath, Any, bool]:
+    """Pydantic's location without the names of union members, and the value that is there."""
+    path: list[str | int] = []
+    items = list(loc)
+    value, found = data, True
+    for index, item in enumerate(items):
+        if isinstance(value, Mapping):
+            by_text = {str(k): k for k in value}
+            if item in by_text:
+                value = value[by_text[str(item)]]
+                path.append(item)
+                continue
+            if index == len(items) - 1:
+                return (*path, item), None, False
+        elif isinstance(value, list) and isinstance(item, int) and item < len(value):
+            value = value[item]
+            path.append(item)
+            continue
+    return tuple(path), value, found
+
+
+def _expectation(message: str) -> str:
+    text = message.removeprefix("Input should be ")
+    text = text.replace("greater than or equal to", "at least").replace("less than or equal to", "at most")
+    return {
+        "a valid integer": "a whole number",
+        "a valid number": "a number",
+        "a valid string": "text",
+        "a valid boolean": "true or false",
+        "a valid array": "a list",
+        "an object": "a mapping such as {use: NAME}",
+    }.get(text, text[:1].lower() + text[1:])
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _fields(model: type[BaseModel], path: KeyPath) -> list[str]:
+    """The keys that may stand where the last key of `path` stands."""
+    for step in path[:-1]:
+        field = model.model_fields.get(str(step))
+        inner = next((m for m in _models(field.annotation)), None) if field is not None else None
+        if inner is None:
+            return []
+        model = inner
+    extra = ["extends"] if model is StrategySpec else []
+    return [*model.model_fields, *extra]
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [m for argument in getattr(annotation, "__args__", ()) for m in _models(argument)]

@@ -1,0 +1,1 @@
+"""A drafter for specdec in a package of its own."""

@@ -1,0 +1,18 @@
+"""The hooks: what this package brings to specdec."""
+
+from pathlib import Path
+
+from specdec.hookspecs import hookimpl
+from specdec.interfaces import Drafter
+
+
+@hookimpl
+def specdec_drafters() -> list[type[Drafter]]:
+    from specdec_plugin_example.follower import Follower
+
+    return [Follower]
+
+
+@hookimpl
+def specdec_library() -> list[Path]:
+    return [Path(__file__).parent]

@@ -1,0 +1,204 @@
+"""Names become objects: what fits is built, what does not is refused with its lines and with what would fit."""
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+import specdec
+from specdec.compose import Workshop, build, check, read, workshop
+from specdec.contracts import Draw, Guarantee
+from specdec.errors import IncompatibleParts, SpecError, UnknownPart
+from specdec.plugins import Kind
+
+TARGET = {"use": "tabular", "vocab": 3, "random": {"order": 1, "sharpness": 4.0}}
+DRAFTER = {"use": "tabular", "vocab": 3, "random": {"seed": 7}}
+
+
+@pytest.fixture(scope="module")
+def shop() -> Workshop:
+    return workshop()
+
+
+def spec(**parts) -> dict:
+    return {"target": TARGET, "drafter": DRAFTER, **parts}
+
+
+def refusal(shop: Workshop, tmp_path: Path, text: str) -> str:
+    path = tmp_path / "x.yaml"
+    path.write_text(dedent(text))
+    with pytest.raises(SpecError) as raised:
+        check(read(str(path), shop), shop)
+    return str(raised.value).replace(f"{tmp_path}/", "")
+
+
+def test_every_shipped_strategy_fits(shop):
+    for name in shop.library.strategies():
+        assert check(read(name, shop), shop).spec.name == name
+
+
+def test_every_shipped_strategy_names_its_source_and_explains_itself(shop):
+    for name, path in shop.library.strategies().items():
+        text = path.read_text()
+        assert text.startswith("#"), name
+        assert "source:" in text or "extends:" in text, name
+        assert check(read(name, shop), shop).spec.description, name
+
+
+def test_an_impossible_pair_is_refused_with_lines_and_what_would_fit(shop, tmp_path):
+    text = refusal(
+        shop,
+        tmp_path,
+        """\
+        drafter: {use: ngram}
+
+        tree:
+          use: dynamic
+        verifier: {use: multi_round}
+        """,
+    )
+    assert text.splitlines() == [
+        "x.yaml: these parts do not fit together",
+        "  lines 3, 5  tree 'dynamic' makes deterministic draws; verifier 'multi_round' needs iid or without-replacement draws",
+        "  lines 1, 5  drafter 'ngram' gives candidates without q; verifier 'multi_round' reads q",
+        "  verifiers that fit: match, point_mass",
+        "  builders that fit: none",
+    ]
+
+
+def test_what_fits_is_found_among_the_options_too(shop, tmp_path):
+    text = refusal(shop, tmp_path, "drafter: {use: model, model: target}\nverifier: {use: chain}\n")
+    assert "builders that fit: chain {draw: sampled}" in text
+    assert "tree 'chain' makes deterministic draws" in text
+
+
+def test_shape_names_and_fit_are_reported_together(shop, tmp_path):
+    text = refusal(
+        shop,
+        tmp_path,
+        """\
+        nmae: x
+        drafter: {use: model, model: target, modle: 3}
+        tree: {use: fixed, file: eagle-52}
+        verifier: {use: mutli_round}
+        target: {use: tabular, vocab: 2.5}
+        """,
+    )
+    assert "x.yaml:1: nmae: unknown key; did you mean 'name'?" in text
+    assert "x.yaml:2: drafter.modle: unknown key; did you mean 'model'?" in text
+    assert "x.yaml:3: tree.file: no tree is called 'eagle-52'; did you mean 'eagle-25'?" in text
+    assert "x.yaml:4: verifier.use: no verifier is called 'mutli_round'; did you mean 'multi_round'?" in text
+    assert "x.yaml:5: target.vocab: got 2.5, expected a whole number" in text
+
+
+def test_a_mistake_beside_an_impossible_pair_hides_neither(shop, tmp_path):
+    text = refusal(shop, tmp_path, "drafter: {use: ngram}\ntree: {use: dynamic, nodse: 3}\nverifier: {use: chain}\n")
+    assert "x.yaml:2: tree.nodse: unknown key; did you mean 'nodes'?" in text
+    assert "x.yaml: these parts do not fit together" in text
+
+
+def test_a_draft_model_in_a_spec_is_checked_like_a_target(shop, tmp_path):
+    text = refusal(shop, tmp_path, "drafter:\n  use: model\n  model:\n    use: tabluar\n    vocab: 3\n")
+    assert "x.yaml:4: drafter.model.use: no target is called 'tabluar'; did you mean 'tabular'?" in text
+
+
+def test_a_model_folder_that_does_not_exist_is_reported_at_its_line(shop, tmp_path):
+    text = refusal(shop, tmp_path, "target: {use: huggingface, model: /no/such/folder}\ndrafter: {use: none}\n")
+    assert "x.yaml:1: target" in text
+    assert "/no/such/folder" in text
+
+
+def test_a_malformed_tree_file_is_reported_with_its_own_line(shop, tmp_path):
+    (tmp_path / "oak.yaml").write_text("name: oak\nsource: here\npaths: [[1]]\n")
+    text = refusal(shop, tmp_path, "drafter: {use: none}\ntree: {use: fixed, file: oak.yaml}\n")
+    assert "x.yaml:2" in text
+    assert "oak.yaml: line 3" in text
+
+
+def test_a_draft_model_that_cannot_be_decoded_is_refused_at_its_line(shop, tmp_path):
+    text = refusal(shop, tmp_path, "drafter:\n  use: model\n  model: {use: builtin, attention: flash_attention_2}\n")
+    assert "x.yaml:3: drafter.model: cannot draft: no attention 'flash_attention_2'" in text
+
+
+def test_a_model_out_of_reach_is_said_to_be_unchecked(shop):
+    assert check(read("own-model-ngram", shop), shop).notes == (
+        "target: not checked: its configuration is out of reach until it is loaded",
+    )
+
+
+def test_every_pair_of_builder_and_verifier_is_either_built_or_refused_as_the_contract_says(shop):
+    trees = [
+        {"use": "chain"},
+        {"use": "chain", "draw": "sampled"},
+        {"use": "fixed", "widths": [2, 1]},
+        {"use": "dynamic"},
+        {"use": "sampled", "widths": [2], "replacement": True},
+        {"use": "sampled", "widths": [2]},
+    ]
+    for tree in trees:
+        for name, registered in shop.registry.parts[Kind.VERIFIER].items():
+            builder = shop.registry.find(Kind.TREE, tree["use"])
+            made = builder.declares(builder.Options(**{k: v for k, v in tree.items() if k != "use"}))
+            rule = registered.cls.declares(registered.cls.Options())
+            draws = {made.draw} | ({Draw.IID, Draw.WITHOUT_REPLACEMENT} if tree.get("draw") == "sampled" else set())
+            expected = bool(draws & rule.accepts) and made.shape in rule.shapes
+            reading = read(spec(tree=tree, verifier={"use": name}), shop)
+            if expected:
+                assert build(check(reading, shop), shop).declared.builder == made
+            else:
+                with pytest.raises(IncompatibleParts):
+                    check(reading, shop)
+
+
+def test_the_resolved_spec_reads_back_as_itself(shop):
+    for name in shop.library.strategies():
+        resolved = check(read(name, shop), shop).resolved()
+        assert check(read(resolved, shop), shop).resolved() == resolved
+
+
+def test_a_resolved_spec_calls_a_shipped_tree_by_its_name(shop):
+    assert check(read("self-fixed", shop), shop).resolved()["tree"]["file"] == "eagle-25"
+
+
+def test_load_builds_a_decoder_that_runs():
+    decoder = specdec.load(spec(tree={"use": "chain", "length": 2}), sampling={"temperature": 1.0, "seed": 3})
+    assert len(decoder.generate([[0, 1]], max_new_tokens=7)[0].tokens) == 7
+    assert decoder.declared.verifier.guarantee is Guarantee.LOSSLESS
+
+
+def test_load_takes_a_target_as_a_mapping_or_as_an_object():
+    first = specdec.load("plain", target=TARGET)
+    second = specdec.load("ngram-tree", target=first.target)
+    assert second.target is first.target
+    one = [d.generate([[0, 1, 0, 1, 0]], max_new_tokens=20)[0].tokens for d in (first, second)]
+    assert one[0] == one[1]
+
+
+def test_load_takes_dotted_overrides_and_lists_of_texts():
+    for settings in ({"tree.length": 2}, ["tree.length=2"]):
+        assert specdec.load("plain", target=TARGET, set=settings).declared.builder.max_depth == 2
+
+
+def test_a_wrong_override_names_itself():
+    with pytest.raises(SpecError, match="argument tree='chain': tree: got"):
+        specdec.load("plain", target=TARGET, tree="chain")
+
+
+def test_an_unknown_strategy_suggests_the_nearest():
+    with pytest.raises(UnknownPart, match="did you mean 'ngram-tree'"):
+        specdec.load("ngram-treee")
+
+
+def test_a_text_target_is_a_folder_or_a_registered_name():
+    with pytest.raises(SpecError, match="no folder '/no/such"):
+        specdec.load("plain", target="/no/such/folder")
+    with pytest.raises(SpecError, match=r"target\.vocab: is required"):
+        specdec.load("plain", target="tabular")
+
+
+def test_a_draft_model_of_its_own_is_loaded_beside_the_target(shop):
+    drafter = {"use": "model", "model": {**TARGET, "random": {"seed": 9}}}
+    decoder = specdec.load(spec(drafter=drafter, tree={"use": "dynamic", "width": 2, "depth": 2, "nodes": 4}))
+    plain = specdec.load("plain", target=decoder.target)
+    answers = [d.generate([[0, 1]], max_new_tokens=12)[0].tokens for d in (decoder, plain)]
+    assert answers[0] == answers[1]

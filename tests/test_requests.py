@@ -1,0 +1,124 @@
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from specdec.chance import request_key, seeded
+from specdec.distributions import Sampling
+from specdec.errors import SpecError
+from specdec.requests import Request, open_rows, requests_of
+
+WRONG = {
+    "limit 0": ({"max_new_tokens": 0}, "max_new_tokens: got 0; expected a whole number of at least 1"),
+    "limit 1.9": ({"max_new_tokens": 1.9}, "max_new_tokens: got 1.9"),
+    "limit as text": ({"max_new_tokens": "3"}, "max_new_tokens: got '3'"),
+    "limit true": ({"max_new_tokens": True}, "max_new_tokens: got True"),
+    "no samples": ({"n": 0}, "n: got 0"),
+    "samples None": ({"n": None}, "n: got None"),
+    "logprobs -1": ({"logprobs": -1}, "logprobs: got -1; expected a whole number of at least 0"),
+    "logprobs true": ({"logprobs": True}, "logprobs: got True"),
+    "logprobs beyond the vocabulary": ({"logprobs": 9}, "logprobs: 9 asked for; the vocabulary has 8"),
+    "seed -1": ({"seed": -1}, "seed: got -1"),
+    "seed as text": ({"seed": "1"}, "seed: got '1'"),
+    "stop as one text": ({"stop": "abc"}, r"stop: got 'abc'; expected a list, such as \['abc'\]"),
+    "stop as one id": ({"stop": 3}, "stop: got 3; expected a list"),
+    "stop as ids": ({"stop": [3]}, "stop: got 3; .* single ids belong in stop_ids"),
+    "stop None": ({"stop": None}, "stop: got None"),
+    "stop empty text": ({"stop": ["a", ""]}, "stop: got ''; .* none of them empty"),
+    "stop empty sequence": ({"stop": [()]}, r"stop: got \(\)"),
+    "stop of fractions": ({"stop": [(1.5,)]}, r"stop: got \(1.5,\)"),
+    "stop outside the vocabulary": ({"stop": [(1, 99)]}, "token 99 is outside the target's vocabulary of 8"),
+    "stop_ids as one id": ({"stop_ids": 3}, r"stop_ids: got 3; expected a list, such as \[3\]"),
+    "stop_ids of texts": ({"stop_ids": ["a"]}, "stop_ids: got 'a'; expected whole numbers"),
+    "stop_ids outside the vocabulary": ({"stop_ids": [8]}, "token 8 is outside"),
+    "processors as one": ({"processors": max}, "processors: got <built-in function max>; expected a list"),
+    "processors of texts": ({"processors": ["x"]}, "processors: got 'x'; expected callables"),
+    "sampling as a mapping": ({"sampling": {"temperature": 1.0}}, "sampling: got .*; expected a Sampling"),
+    "ignore_eos as text": ({"ignore_eos": "no"}, "ignore_eos: got 'no'; expected True or False"),
+    "bias outside the vocabulary": ({"sampling": Sampling(logit_bias={8: 1.0})}, "token 8 is outside"),
+    "unknown option": ({"max_tokens": 3}, "unknown option 'max_tokens'; known are ignore_eos, logprobs, max_new_tokens"),
+    "temperature of its own": ({"temperature": 1.0}, "unknown option 'temperature'; .* sampling"),
+    "too few seeds": ({"seed": [1, 2]}, "seed: got 2 seeds for 1 prompts"),
+}
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG.values(), ids=WRONG.keys())
+def test_a_wrong_option_is_refused_with_what_was_got_and_what_is_expected(compose, table, chain_of, options, message):
+    with pytest.raises(SpecError, match=message):
+        compose(table(8), chain_of(2)).generate([[1]], **options)
+
+
+PROMPTS = {
+    "one text": ("abc", "prompts: got str; expected a list"),
+    "one id list": ([1, 2], r"prompts: got one prompt; expected a list of prompts, such as \[prompt\]"),
+    "one conversation": ([{"role": "user", "content": "a"}], "prompts: got one prompt"),
+    "one request": (Request((1,)), "prompts: got Request; expected a list"),
+    "None": (None, "prompts: got NoneType"),
+    "no ids": ([[]], "the prompt is empty"),
+    "no letters": ([""], "the prompt is empty"),
+    "fractions": ([[1.0]], "prompt: got list; expected a text, a list of ids or a conversation"),
+    "truth": ([[True]], "prompt: got list"),
+    "nested": ([[[1]]], "prompt: got list"),
+    "a prompt None": ([None], "prompt: got NoneType"),
+    "an id outside the vocabulary": ([[1, 8]], "token 8 is outside the target's vocabulary of 8"),
+    "a negative id": ([[-1]], "token -1 is outside"),
+    "letters outside the vocabulary": (["az"], "the text has 'z'"),
+}
+
+
+@pytest.mark.parametrize(("prompts", "message"), PROMPTS.values(), ids=PROMPTS.keys())
+def test_a_wrong_prompt_is_refused_with_what_was_got_and_what_is_expected(compose, table, chain_of, prompts, message):
+    with pytest.raises(SpecError, match=message):
+        compose(table(8), chain_of(2)).generate(prompts)
+
+
+def test_one_wrong_request_among_others_is_refused_before_anything_runs(compose, table, chain_of, watched):
+    target = watched(table(8))
+    with pytest.raises(SpecError, match="token 99"):
+        compose(target, chain_of(2)).generate([[1], [2, 99], [3]])
+    assert target.prefills == []
+
+
+def test_a_target_without_a_tokenizer_asks_for_ids(compose, table, chain_of):
+    decoder = compose(table(30), chain_of(2))
+    with pytest.raises(SpecError, match="no tokenizer: give the prompt as a list of token ids"):
+        decoder.generate(["abc"])
+    with pytest.raises(SpecError, match="no tokenizer, so that only id sequences can stop it"):
+        decoder.generate([[1]], stop=["abc"])
+
+
+def test_prompts_of_every_kind_go_together(compose, table, chain_of):
+    decoder = compose(table(8), chain_of(2))
+    answers = decoder.generate(["ab", [0, 1], (0, 1), Request((0, 1))], max_new_tokens=5)
+    assert {answer.prompt_tokens for answer in answers} == {(0, 1)}
+    assert len({answer.tokens for answer in answers}) == 1
+    assert decoder.generate([]) == []
+
+
+def test_an_option_is_laid_over_a_request_and_the_rest_of_it_stays():
+    own = Request((1,), max_new_tokens=5, seed=7, stop_ids=[3])
+    [request] = requests_of([own], max_new_tokens=9)
+    assert request == replace(own, max_new_tokens=9)
+    assert requests_of([own], seed=[8])[0].seed == 8
+    assert [r.seed for r in requests_of([[1], [2]], seed=[8, None])] == [8, None]
+    assert [r.seed for r in requests_of([[1], [2]], seed=3)] == [3, 3]
+
+
+def keys(requests, target, spec_seed=0):
+    rows, _ = open_rows(
+        requests, target=target, sampling=Sampling(seed=spec_seed), numbers=itertools.count(), coins=lambda key: seeded(key)
+    )
+    return [row.seed for row in rows]
+
+
+def test_a_sequences_key_is_its_seed_or_one_of_the_specs_seed_and_the_requests_number(table):
+    target = table(8)
+    assert keys([Request((1,), seed=5), Request((1,)), Request((1,))], target) == [5, request_key(0, 1), request_key(0, 2)]
+    assert keys([Request((1,))], target, spec_seed=1) == [request_key(1, 0)]
+
+
+def test_samples_of_one_request_have_different_keys_and_the_first_has_the_requests_own(table):
+    first, *others = keys([Request((1,), seed=5, n=4)], table(8))
+    assert first == 5
+    assert len({first, *others}) == 4
+    assert keys([Request((1,), seed=5, n=2)], table(8)) == [first, others[0]]
