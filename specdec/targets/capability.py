@@ -1,0 +1,144 @@
+"""What a model's config alone tells: whether it can be decoded, whether it can score trees, and which masks it wants."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specdec.contracts import TargetDeclaration
+from specdec.errors import TargetMismatch
+
+ATTENTION_KINDS = ("sdpa", "eager")
+MASKED_LAYERS = frozenset({"full_attention", "sliding_attention"})
+RECURRENT_LAYERS = frozenset(
+    {"linear_attention", "conv", "mamba", "mamba2", "recurrent", "hybrid", "hybrid_sliding", "rwkv", "mlstm", "slstm"}
+)
+RECURRENT_MODELS = frozenset(
+    {
+        "bailing_hybrid",
+        "bamba",
+        "falcon_h1",
+        "falcon_mamba",
+        "glm5_next",
+        "granitemoehybrid",
+        "jamba",
+        "kimi_linear",
+        "lfm2",
+        "lfm2_moe",
+        "mamba",
+        "mamba2",
+        "minimax",
+        "nemotron_h",
+        "olmo_hybrid",
+        "qwen3_5",
+        "qwen3_5_moe",
+        "qwen3_next",
+        "qwen4_exp",
+        "recurrent_gemma",
+        "rwkv",
+        "xlstm",
+        "zamba",
+        "zamba2",
+        "zaya",
+    }
+)
+WORKS = (
+    "a decoder whose layers are all (full or sliding-window) attention, such as Llama, Qwen3, Gemma 3 or Mistral, would work"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MaskPlan:
+    """Which attention masks a model takes. windows: by name of layer type, the window in tokens, None for none.
+
+    by_layer_type: the model takes a dict of masks, one per layer type; else one mask for all layers.
+    """
+
+    windows: dict[str, int | None]
+    by_layer_type: bool
+
+    @property
+    def longest_window(self) -> int | None:
+        """The widest sliding window; None where nothing slides."""
+        return max((window for window in self.windows.values() if window is not None), default=None)
+
+
+def text_config(config: Any) -> Any:
+    """The language model's part of a config that may hold more than one model."""
+    return config.get_text_config(decoder=True)
+
+
+def mask_plan(config: Any) -> MaskPlan:
+    """The masks that a model of this config takes; sliding windows as transformers resolves them."""
+    text = text_config(config)
+    window = getattr(text, "sliding_window", None)
+    kinds = getattr(text, "layer_types", None)
+    if kinds is None:
+        slides = window is not None and getattr(text, "use_sliding_window", True)
+        return MaskPlan({"all": window if slides else None}, by_layer_type=False)
+    windows = {kind: window if kind == "sliding_attention" else None for kind in dict.fromkeys(kinds)}
+    return MaskPlan(windows, by_layer_type=len(windows) > 1)
+
+
+def recurrence(config: Any) -> str | None:
+    """Why a rejected draft would leave a trace in the model's state; None if it would not."""
+    text = text_config(config)
+    kinds = [kind for kind in getattr(text, "layer_types", None) or () if kind in RECURRENT_LAYERS]
+    if kinds:
+        return f"{len(kinds)} of its layers are '{kinds[0]}' layers, whose state cannot forget a rejected draft; {WORKS}"
+    model_types = {str(getattr(c, "model_type", "")) for c in (config, text)}
+    recurrent = sorted(model_types & RECURRENT_MODELS)
+    if recurrent and not getattr(text, "layer_types", None):
+        return f"'{recurrent[0]}' models have recurrent layers, whose state cannot forget a rejected draft; {WORKS}"
+    return None
+
+
+def no_decoding_because(config: Any, attention: str) -> str | None:
+    """Why this model cannot be decoded here, and what would work; None if nothing is known against it."""
+    if attention not in ATTENTION_KINDS:
+        return (
+            f"attention '{attention}' takes no mask of one's own, so it can neither score trees nor ragged batches; "
+            "attention: sdpa (or eager) would work"
+        )
+    if getattr(config, "is_encoder_decoder", False):
+        return f"'{config.model_type}' is an encoder-decoder model; a decoder-only causal language model would work"
+    if attention == "sdpa" and getattr(text_config(config), "attn_logit_softcapping", None) is not None:
+        return "its attention scores are soft-capped, which sdpa cannot do; attention: eager would work"
+    return recurrence(config)
+
+
+def no_trees_because(config: Any) -> str | None:
+    """Why a model of this config can score chains only; None if nothing is known against trees."""
+    text = text_config(config)
+    if getattr(text, "alibi", False) or text.model_type in ("bloom", "mpt"):
+        return "its ALiBi attention counts distances by cache slot, not by position"
+    if "local" in (getattr(text, "attention_layers", None) or ()):
+        return "its local attention counts its window by cache slot, not by position"
+    strange = [kind for kind in getattr(text, "layer_types", None) or () if kind not in MASKED_LAYERS]
+    return f"there is no tree mask for '{strange[0]}' layers" if strange else None
+
+
+def max_positions(config: Any, cap: int | None) -> int | None:
+    """The context in tokens: the config's, or `cap` where that is smaller."""
+    text = text_config(config)
+    named = (getattr(text, name, None) for name in ("max_position_embeddings", "n_positions", "max_seq_len"))
+    own = next((limit for limit in named if isinstance(limit, int)), None)
+    limits = [limit for limit in (own, cap) if limit is not None]
+    return min(limits, default=None)
+
+
+def declaration(config: Any, *, attention: str, max_context: int | None) -> TargetDeclaration:
+    """Everything that the config tells."""
+    text = text_config(config)
+    return TargetDeclaration(
+        vocab_size=getattr(text, "vocab_size", None),
+        num_layers=getattr(text, "num_hidden_layers", None),
+        max_positions=max_positions(config, max_context),
+        no_trees_because=no_trees_because(config),
+        no_decoding_because=no_decoding_because(config, attention),
+    )
+
+
+def refuse_missing_folder(model: str) -> None:
+    """Raise TargetMismatch for what can only be a folder, and is none."""
+    if model.startswith(("/", "./", "../", "~")) and not Path(model).expanduser().is_dir():
+        raise TargetMismatch(f"no folder '{model}'; a model is a folder with a config.json, or the id of a hub repository")

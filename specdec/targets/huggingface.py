@@ -1,0 +1,100 @@
+"""Any causal language model of transformers, from a local folder or a hub id."""
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from specdec.contracts import Features, TargetDeclaration
+from specdec.interfaces import BuildTools, PartOptions, Prefilled, Target, TargetFacts, TargetState, TextCodec
+from specdec.records import Scored
+from specdec.targets.assembly import Assembled, RunSettings, assemble, own_state
+from specdec.targets.capability import declaration
+from specdec.targets.loading import load_model, load_tokenizer, read_config
+from specdec.targets.text_codec import TokenizerCodec
+from specdec.tree import DraftTree
+
+
+class HuggingFaceOptions(PartOptions):
+    """Which model, and how it is run."""
+
+    model: Annotated[str, Field(min_length=1, description="a folder with a config.json, or a hub id")]
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16", "float64"] | None, Field(description="unset: the checkpoint's")
+    ] = None
+    device: Annotated[str, Field(description="cpu, cuda, cuda:1, ...; auto: a GPU if there is one")] = "auto"
+    attention: Annotated[str, Field(description="sdpa or eager; others take no tree mask")] = "sdpa"
+    device_map: Annotated[str | None, Field(description="accelerate's, to spread a model over devices")] = None
+    revision: Annotated[str | None, Field(description="branch, tag or commit of a hub repository")] = None
+    trust_remote_code: Annotated[bool, Field(description="run the model code that the repository brings")] = False
+    prefill_chunk: Annotated[int, Field(ge=1, description="prompt tokens per forward")] = 512
+    max_context: Annotated[int | None, Field(ge=1, description="cap on the context, in tokens")] = None
+    probe: Annotated[bool, Field(description="at load, compare a small tree with its paths")] = True
+
+
+class HuggingFaceTarget(Target[HuggingFaceOptions]):
+    """An unmodified transformers model that scores draft trees."""
+
+    name: ClassVar[str] = "huggingface"
+    Options: ClassVar[type[PartOptions]] = HuggingFaceOptions
+
+    def __init__(self, assembled: Assembled, codec: TextCodec | None) -> None:
+        self._runtime = assembled.runtime
+        self._facts = assembled.facts
+        self._codec = codec
+
+    @classmethod
+    def declares(cls, options: HuggingFaceOptions) -> TargetDeclaration:
+        """Reads config.json from the folder or from the hub's local cache; knows nothing of models that are in neither."""
+        config = read_config(
+            options.model, revision=options.revision, trust_remote_code=options.trust_remote_code, local_only=True
+        )
+        if config is None:
+            return TargetDeclaration()
+        return declaration(config, attention=options.attention, max_context=options.max_context)
+
+    @classmethod
+    def build(cls, options: HuggingFaceOptions, tools: BuildTools) -> "HuggingFaceTarget":  # noqa: ARG003
+        model = load_model(
+            options.model,
+            dtype=options.dtype,
+            device=options.device,
+            attention=options.attention,
+            device_map=options.device_map,
+            revision=options.revision,
+            trust_remote_code=options.trust_remote_code,
+        )
+        settings = RunSettings(options.prefill_chunk, options.max_context, options.probe)
+        tokenizer = load_tokenizer(options.model, revision=options.revision, trust_remote_code=options.trust_remote_code)
+        codec = None if tokenizer is None else TokenizerCodec(tokenizer)
+        return cls(assemble(model, settings, options.model), codec)
+
+    @property
+    def facts(self) -> TargetFacts:
+        return self._facts
+
+    @property
+    def codec(self) -> TextCodec | None:
+        return self._codec
+
+    def prefill(self, prompts: Sequence[Sequence[int]], features: Features) -> Prefilled:
+        return Prefilled(*self._runtime.prefill(prompts, features))
+
+    def score(self, state: TargetState, trees: Sequence[DraftTree]) -> list[Scored]:
+        return self._runtime.score(own_state(state), trees)
+
+    def commit(self, state: TargetState, paths: Sequence[Sequence[int] | None]) -> None:
+        self._runtime.commit(own_state(state), paths)
+
+    def keep(self, state: TargetState, rows: Sequence[int]) -> None:
+        self._runtime.keep(own_state(state), rows)
+
+    def fork(self, state: TargetState, copies: Sequence[int]) -> TargetState:
+        return self._runtime.fork(own_state(state), copies)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        return self._runtime.call.embed(ids)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        return self._runtime.call.head(hidden)

@@ -1,0 +1,112 @@
+"""An empirical check at load: does the model score a small tree as it scores its paths one by one?
+
+No flag tells which models break under an explicit mask (ALiBi ones do), so that a few short forwards have to.
+"""
+
+from dataclasses import replace
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from specdec.contracts import Draw, Features
+from specdec.errors import TargetMismatch
+from specdec.targets.model_call import FORWARD_FAULTS
+from specdec.targets.runtime import TransformerRuntime
+from specdec.tree import DraftTree, TreeSketch
+
+TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 8e-2}
+"""Relative to the spread of the logits; what breaks a mask moves them by more."""
+
+SHORT_PREFIX = 8
+LONGEST_WINDOW = 512
+"""Windows longer than this are not reached by the probe."""
+
+BRANCHING = (-1, 0, 0, 1, 1, 2, 4)
+CHAIN = (-1, 0, 1, 2)
+
+
+def probed(runtime: TransformerRuntime) -> TransformerRuntime:
+    """The runtime with what it was seen to be able to do. Raises TargetMismatch if even chains come out wrong."""
+    chains = runtime
+    if runtime.limits.no_trees_because is None:
+        fault = _fault(runtime, BRANCHING)
+        if fault is None:
+            return runtime
+        chains = TransformerRuntime(runtime.call, runtime.masks, replace(runtime.limits, no_trees_because=fault))
+    chain_fault = _fault(chains, CHAIN)
+    if chain_fault is not None:
+        raise TargetMismatch(
+            f"{type(runtime.call.model).__name__} does not reproduce its own logits with a cache: {chain_fault}; "
+            "a decoder of a model that transformers' generate runs with use_cache would work"
+        )
+    return chains
+
+
+def _fault(runtime: TransformerRuntime, parents: tuple[int, ...]) -> str | None:
+    """What went wrong when this tree was scored; None if nothing did."""
+    prefix = _tokens(_prefix_length(runtime), runtime.call.vocab_size, 3)
+    tokens = _tokens(len(parents), runtime.call.vocab_size, 11)
+    tree = _tree(parents, tokens, len(prefix))
+    try:
+        state, first = runtime.prefill([prefix], Features())
+        scored = runtime.score(state, [tree])[0].logits
+        path = tree.path(len(tree) - 1)
+        runtime.commit(state, [path])
+        root = _tree((-1,), tokens[-1:], len(prefix) + 1 + len(path))
+        after = runtime.score(state, [root])[0].logits
+    except torch.OutOfMemoryError:
+        raise
+    except FORWARD_FAULTS as error:
+        return f"its forward fails with {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    leaves = [node for node in range(len(tree)) if not tree.children[node]]
+    branches = [[0, *tree.path(leaf)] for leaf in leaves]
+    plain = _plain(runtime, [[*prefix, *(tokens[node] for node in branch), tokens[-1]] for branch in branches])
+    distances = [_distance(plain[0][len(prefix) - 1], first[0].logits[0]), _distance(plain[-1][-1], after[0])]
+    for branch, logits in zip(branches, plain, strict=True):
+        distances += [_distance(logits[len(prefix) + depth], scored[node]) for depth, node in enumerate(branch)]
+    exact = runtime.call.dtype in (torch.float32, torch.float64)
+    # In half precision, one near-tie of a mixture's router moves one node far, and proves nothing.
+    distance = max(distances) if exact else median(distances)
+    if distance <= TOLERANCE[runtime.call.dtype]:
+        return None
+    return f"its logits on a small tree differ from those on its paths by {distance:.1g} of their spread"
+
+
+def _prefix_length(runtime: TransformerRuntime) -> int:
+    """Beyond the sliding window where that is short, within the context."""
+    window, limit = runtime.masks.longest_window, runtime.limits.max_positions
+    wanted = window + 8 if window is not None and window < LONGEST_WINDOW else SHORT_PREFIX
+    return wanted if limit is None else max(1, min(wanted, limit - len(BRANCHING)))
+
+
+def _tokens(count: int, vocab_size: int, stride: int) -> list[int]:
+    """Distinct enough, and the same every time."""
+    return [(7 + stride * (index + 1) ** 2) % vocab_size for index in range(count)]
+
+
+def _tree(parents: tuple[int, ...], tokens: list[int], position: int) -> DraftTree:
+    sketch = TreeSketch(tokens[0], position)
+    for parent, token in zip(parents[1:], tokens[1:], strict=True):
+        sketch.add(parent, token)
+    return sketch.freeze(Draw.DETERMINISTIC)
+
+
+def _plain(runtime: TransformerRuntime, sequences: list[list[int]]) -> list[Tensor]:
+    """[tokens, vocab] by sequence from one plain forward of the unmodified model, without cache, mask or positions of ours.
+
+    Shorter sequences are padded on the right, where a causal model does not look.
+    """
+    width = max(map(len, sequences))
+    padded = [[*sequence, *[0] * (width - len(sequence))] for sequence in sequences]
+    with torch.no_grad():
+        logits = runtime.call.model(input_ids=torch.tensor(padded, device=runtime.call.device), use_cache=False).logits
+    return [row[: len(sequence)] for row, sequence in zip(logits, sequences, strict=True)]
+
+
+def _distance(expected: Tensor, got: Tensor) -> float:
+    """Largest difference relative to the spread of the expected logits; infinite for NaN."""
+    expected, got = expected.double(), got.double().to(expected.device)
+    spread = float(expected.std().clamp_min(1e-12))
+    distance = float((expected - got).abs().max()) / (spread * 10)
+    return distance if distance == distance else float("inf")

@@ -1,0 +1,240 @@
+"""The transformer behind every target that runs on transformers: prefill, tree scoring, commit."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specdec.attention.kv_cache import KvCache
+from specdec.attention.tree_mask import RowNodes, chain_mask, tree_mask, tree_positions
+from specdec.contracts import Features
+from specdec.errors import NumericsError, SpecdecError, TargetMismatch
+from specdec.interfaces import TargetState
+from specdec.records import HiddenStates, Scored
+from specdec.targets.cache_adapter import slot_cache
+from specdec.targets.capability import MaskPlan
+from specdec.targets.masking import mask_argument
+from specdec.targets.model_call import ModelCall, ModelOutput
+from specdec.tree import DraftTree
+
+
+@dataclass(slots=True)
+class _Draft:
+    """The nodes of one row that have been scored since the last commit."""
+
+    tokens: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class TransformerState(TargetState):
+    """The rows' cache and what of their drafts is in it."""
+
+    kv: KvCache
+    features: Features
+    cache: Any = field(init=False)
+    drafts: list[_Draft] = field(init=False)
+    committed: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.cache = slot_cache(self.kv)
+        self.committed = list(self.kv.lengths)
+        self.drafts = [_Draft() for _ in self.committed]
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return tuple(self.kv.lengths)
+
+    def check_integrity(self) -> None:
+        self.kv.check_integrity()
+        if self.committed != self.kv.lengths or len(self.drafts) != len(self.committed):
+            raise NumericsError(f"rows of {self.committed} committed tokens; the cache holds {self.kv.lengths}")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """max_positions: None for unbounded. no_trees_because: set where the model was seen to score only chains right."""
+
+    max_positions: int | None
+    prefill_chunk: int
+    no_trees_because: str | None = None
+
+
+class TransformerRuntime:
+    """Runs an unmodified model over batches of ragged rows.
+
+    Where the model scores trees, a batch is one forward with explicit masks; else each row is a forward of its own, a
+    chain under the model's own causal mask.
+    """
+
+    def __init__(self, call: ModelCall, masks: MaskPlan, limits: Limits) -> None:
+        self.call = call
+        self.masks = masks
+        self.limits = limits
+
+    def prefill(self, prompts: Sequence[Sequence[int]], features: Features) -> tuple[TransformerState, tuple[Scored, ...]]:
+        """A fresh state, and the answer at each prompt's last token.
+
+        Raises SpecdecError for an empty prompt or one that is longer than the context.
+        """
+        self._check_prompts(prompts)
+        if features.last and self.call.hidden_size is None:
+            name = type(self.call.model).__name__
+            raise TargetMismatch(f"no last hidden state was found in {name}; a drafter that needs none would work")
+        state = TransformerState(KvCache(self.call.shapes, len(prompts)), features)
+        if self.limits.no_trees_because is None:
+            rows = self._prefill_rows(state, prompts, 0)
+        else:
+            rows = [self._prefill_rows(state, [prompt], row)[0] for row, prompt in enumerate(prompts)]
+        state.kv.lengths = [len(prompt) for prompt in prompts]
+        state.committed = list(state.kv.lengths)
+        return state, tuple(rows)
+
+    def score(self, state: TransformerState, trees: Sequence[DraftTree]) -> list[Scored]:
+        """Logits and hidden states of all nodes not yet scored since the last commit."""
+        rows = [self._new_nodes(state, row, tree) for row, tree in enumerate(trees)]
+        nodes = max((row.count for row in rows), default=0)
+        if nodes == 0:
+            scored = [self._nothing(row) for row in rows]
+        elif self.limits.no_trees_because is None:
+            scored = self._score_batch(state, trees, rows, nodes)
+        else:
+            scored = [self._score_chain(state, row, tree, rows[row]) for row, tree in enumerate(trees)]
+        state.drafts = [_Draft(tree.tokens, tree.parents) for tree in trees]
+        return scored
+
+    def commit(self, state: TransformerState, paths: Sequence[Sequence[int] | None]) -> None:
+        """Keep root and path of each row; None keeps nothing. Raises SpecdecError for a path that was not scored."""
+        kept = [() if path is None else (0, *path) for path in paths]
+        for row, (path, draft) in enumerate(zip(kept, state.drafts, strict=True)):
+            parents = [draft.parents[node] if node < len(draft.parents) else None for node in path]
+            if parents != list((-1, *path)[: len(path)]):
+                raise SpecdecError(f"row {row}: {list(path)} is no path of scored nodes; {len(draft.tokens)} were scored")
+        state.kv.commit(kept)
+        state.committed = [count + len(path) for count, path in zip(state.committed, kept, strict=True)]
+        state.drafts = [_Draft() for _ in kept]
+
+    def keep(self, state: TransformerState, rows: Sequence[int]) -> None:
+        """Drop all rows but these, ascending, and every draft."""
+        state.kv.keep(rows)
+        state.committed = [state.committed[row] for row in rows]
+        state.drafts = [_Draft() for _ in rows]
+
+    def fork(self, state: TransformerState, copies: Sequence[int]) -> TransformerState:
+        """A state in which row r occurs copies[r] times, without drafts."""
+        return TransformerState(state.kv.fork(copies), state.features)
+
+    def _check_prompts(self, prompts: Sequence[Sequence[int]]) -> None:
+        limit = self.limits.max_positions
+        for row, prompt in enumerate(prompts):
+            if not prompt:
+                raise SpecdecError(f"prompt {row} is empty; a prompt has at least one token")
+            if limit is not None and len(prompt) > limit:
+                raise TargetMismatch(f"prompt {row} has {len(prompt)} tokens; the context holds at most {limit}")
+            if not (min(prompt) >= 0 and max(prompt) < self.call.vocab_size):
+                raise TargetMismatch(f"prompt {row} has a token outside the vocabulary of {self.call.vocab_size}")
+
+    def _prefill_rows(self, state: TransformerState, prompts: Sequence[Sequence[int]], first_row: int) -> list[Scored]:
+        """Feed prompts chunk by chunk to the rows from first_row on; the LM head runs where a prompt ends."""
+        chunk, longest = self.limits.prefill_chunk, max(map(len, prompts))
+        logits: list[Tensor] = [torch.empty(0)] * len(prompts)
+        hidden: list[list[HiddenStates]] = [[] for _ in prompts]
+        for begin in range(0, longest, chunk):
+            parts = [prompt[begin : begin + chunk] for prompt in prompts]
+            starts = [min(begin, len(prompt)) for prompt in prompts]
+            width = max(map(len, parts))
+            state.kv.stage(starts, width, first_row)
+            ends = {row: len(part) - 1 for row, part in enumerate(parts) if part and begin + len(part) == len(prompts[row])}
+            wanted = sorted(set(ends.values()))
+            kept = torch.tensor(wanted, device=self.call.device) if wanted else 1
+            output = self._forward_chunk(state, parts, starts, width, kept)
+            for row, part in enumerate(parts):
+                if row in ends:
+                    logits[row] = output.logits[row, wanted.index(ends[row])][None]
+                hidden[row].append(_cut(output.hidden, row, len(part)))
+        return [Scored(logits[row], _joined(hidden[row])) for row in range(len(prompts))]
+
+    def _forward_chunk(
+        self, state: TransformerState, parts: list[Sequence[int]], starts: list[int], width: int, kept: int | Tensor
+    ) -> ModelOutput:
+        counts = [len(part) for part in parts]
+        ids = [[*part, *[0] * (width - len(part))] for part in parts]
+        positions = [
+            [*range(start, start + count), *[0] * (width - count)] for start, count in zip(starts, counts, strict=True)
+        ]
+        plain = max(starts) == 0 and min(counts) == width
+        if plain or self.limits.no_trees_because is not None:
+            mask = None
+        else:
+            slots = state.kv.staged_width
+            mask = self._mask(slots, lambda window: chain_mask(starts, counts, nodes=width, slots=slots, window=window))
+        return self._forward(state, ids, positions, mask, kept)
+
+    def _score_batch(
+        self, state: TransformerState, trees: Sequence[DraftTree], rows: list[RowNodes], nodes: int
+    ) -> list[Scored]:
+        starts = [row.length + row.first for row in rows]
+        state.kv.stage(starts, nodes)
+        ids = [[*tree.tokens[row.first :], *[0] * (nodes - row.count)] for row, tree in zip(rows, trees, strict=True)]
+        positions = tree_positions(rows, nodes)
+        # Also a lone root gets a mask: without one, sdpa in bfloat16 takes a kernel that is six times slower on CPU.
+        slots, span = state.kv.staged_width, 1 + max(map(max, positions))
+        mask = self._mask(span, lambda window: tree_mask(rows, nodes=nodes, slots=slots, window=window))
+        output = self._forward(state, ids, positions, mask, 0)
+        return [
+            Scored(output.logits[index, : row.count], _cut(output.hidden, index, row.count), row.first)
+            for index, row in enumerate(rows)
+        ]
+
+    def _score_chain(self, state: TransformerState, row: int, tree: DraftTree, nodes: RowNodes) -> Scored:
+        if not nodes.count:
+            return self._nothing(nodes)
+        start = nodes.length + nodes.first
+        state.kv.stage([start], nodes.count, row)
+        positions = [list(range(start, start + nodes.count))]
+        output = self._forward(state, [list(tree.tokens[nodes.first :])], positions, None, 0)
+        return Scored(output.logits[0], _cut(output.hidden, 0, nodes.count), nodes.first)
+
+    def _new_nodes(self, state: TransformerState, row: int, tree: DraftTree) -> RowNodes:
+        length, draft = state.kv.lengths[row], state.drafts[row]
+        first, limit = len(draft.tokens), self.limits.max_positions
+        if tree.root_position != length:
+            raise SpecdecError(f"row {row}: the tree's root stands at {tree.root_position}; the cache holds {length} tokens")
+        if tree.tokens[:first] != draft.tokens or tree.parents[:first] != draft.parents:
+            raise SpecdecError(f"row {row}: the tree does not extend the {first} nodes that have been scored")
+        if limit is not None and length + max(tree.depths) >= limit:
+            raise TargetMismatch(
+                f"row {row}: a node at position {length + max(tree.depths)} lies beyond the context of {limit} tokens"
+            )
+        if self.limits.no_trees_because is not None and not tree.is_chain:
+            raise TargetMismatch(f"this model scores chains only ({self.limits.no_trees_because}); tree 'chain' would work")
+        return RowNodes(length, tree.parents, tree.depths, first)
+
+    def _mask(self, span: int, draw: Any) -> Any:
+        return mask_argument(self.masks, span, self.call.dtype, self.call.device, draw)
+
+    def _forward(
+        self, state: TransformerState, ids: list[list[int]], positions: list[list[int]], mask: Any, kept: int | Tensor
+    ) -> ModelOutput:
+        both = torch.tensor([ids, positions], device=self.call.device)
+        return self.call(both[0], both[1], mask, state.cache, state.features, kept)
+
+    def _nothing(self, row: RowNodes) -> Scored:
+        return Scored(torch.empty(0, self.call.vocab_size, dtype=self.call.dtype), first_node=row.first)
+
+
+def _cut(hidden: HiddenStates, row: int, count: int) -> HiddenStates:
+    return HiddenStates(
+        None if hidden.last is None else hidden.last[row, :count],
+        None if hidden.layers is None else hidden.layers[row, :count],
+    )
+
+
+def _joined(parts: list[HiddenStates]) -> HiddenStates:
+    if len(parts) == 1:
+        return parts[0]
+    last = [part.last for part in parts if part.last is not None]
+    layers = [part.layers for part in parts if part.layers is not None]
+    return HiddenStates(torch.cat(last) if last else None, torch.cat(layers) if layers else None)
