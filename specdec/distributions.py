@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
 from specdec.chance import TargetChance
-from specdec.errors import NumericsError
+from specdec.errors import NumericsError, SpecError
 from specdec.tree import DraftTree
 
 LogitsProcessor: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -270,8 +270,15 @@ class Warp:
         if self._processors:
             input_ids = torch.tensor([list(tokens)], device=scores.device)
             for processor in self._processors:
-                scores = processor(input_ids, scores[None])[0]
+                scores = _checked(processor(input_ids, scores[None]), scores, processor)
         return scores
+
+
+def _checked(answer: Any, scores: Tensor, processor: LogitsProcessor) -> Tensor:
+    if not isinstance(answer, Tensor) or answer.shape != (1, len(scores)):
+        got = f"a tensor {tuple(answer.shape)}" if isinstance(answer, Tensor) else type(answer).__name__
+        raise SpecError(f"logits processor {processor!r} returned {got}; expected the scores, a tensor (1, {len(scores)})")
+    return answer[0]
 
 
 class TargetDists:

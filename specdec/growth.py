@@ -3,7 +3,7 @@
 from collections.abc import Generator
 from dataclasses import dataclass
 
-from specdec.contracts import BuilderDeclaration, DrafterDeclaration, Draw, VerifierDeclaration, effective_draws
+from specdec.contracts import BuilderDeclaration, DrafterDeclaration, Draw, VerifierDeclaration
 from specdec.distributions import draft_probs
 from specdec.errors import PluginError
 from specdec.interfaces import Budget, Drafter, DraftSession, Frontier, Target, TreeBuilder
@@ -47,7 +47,6 @@ class Grower:
         self._drafter = drafter
         self._builder = builder
         self._drafts = declared.drafter.drafts
-        self._stamps = effective_draws(declared.builder)
         self._draws = declared.builder.draw in (Draw.IID, Draw.WITHOUT_REPLACEMENT)
 
     def grow(self, rows: list[Row], session: DraftSession) -> list[DraftTree]:
@@ -109,11 +108,6 @@ class Grower:
             validate(tree, vocab_size=self._target.facts.vocab_size)
         except TreeError as error:
             raise PluginError(f"tree builder '{name}' returned a tree that is none: {error}") from error
-        if strange := set(tree.draw.values()) - self._stamps:
-            raise PluginError(
-                f"tree builder '{name}' stamped {' and '.join(sorted(strange))} draws; "
-                f"it declares {' or '.join(sorted(self._stamps))} draws"
-            )
         if tree.root_position != root or tree.tokens[0] != row.tokens[-1]:
             raise PluginError(f"tree builder '{name}' returned a tree with another root than it was given")
         if tree.num_drafted > budget.nodes or tree.max_depth > budget.depth:

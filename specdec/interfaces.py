@@ -138,7 +138,7 @@ class Target(ABC, Generic[OptionsT]):
 
     @abstractmethod
     def keep(self, state: TargetState, rows: Sequence[int]) -> None:
-        """Drop all rows but these, ascending."""
+        """Drop all rows but these, ascending. What they scored since the last commit can still be committed."""
 
     @abstractmethod
     def fork(self, state: TargetState, copies: Sequence[int]) -> TargetState:

@@ -7,6 +7,7 @@ from typing import TypeAlias
 from torch import Tensor
 
 from specdec.contracts import Guarantee
+from specdec.errors import PluginError
 from specdec.ranking import best_tokens
 
 
@@ -41,6 +42,10 @@ class Candidates:
     tokens: tuple[tuple[int, ...], ...]
     scores: tuple[tuple[float, ...], ...]
     source: int = 0
+
+    def __post_init__(self) -> None:
+        if [len(row) for row in self.tokens] != [len(row) for row in self.scores]:
+            raise PluginError(f"drafter {self.source}: candidates need a score for every token, node by node")
 
     def top(self, count: int) -> tuple[list[list[int]], list[list[float]]]:
         """Per frontier node, the first `count` different tokens that are possible, and their scores."""

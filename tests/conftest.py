@@ -100,7 +100,7 @@ def compose():
             drafts = TabularDrafter.declares(drafter)
             drafter = TabularDrafter.build(drafter, tools)
         else:
-            drafts = type(drafter).declares(type(drafter).Options.model_construct())
+            drafts = type(drafter).declares(type(drafter).Options.model_construct(model="target"))
         return Decoder(
             target=target,
             drafter=drafter,

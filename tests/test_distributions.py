@@ -18,7 +18,7 @@ from transformers import (
 from specdec import distributions
 from specdec.contracts import Draw
 from specdec.distributions import Cuts, Sampling, TokenDist, Warp, cut, draft_probs, from_dense, point_mass
-from specdec.errors import NumericsError
+from specdec.errors import NumericsError, SpecError
 from specdec.tree import TreeSketch
 
 PROPERTIES = settings(max_examples=60, deadline=None)
@@ -308,3 +308,10 @@ def test_choosing_needs_no_coin_for_a_point_mass():
     assert point_mass(4).choose(chance, 12) == 4
     assert chance.skipped == 12
     assert isinstance(point_mass(4), TokenDist)
+
+
+@pytest.mark.parametrize("answer", [None, torch.zeros(5), torch.zeros(1, 4)])
+def test_a_processor_that_returns_no_scores_is_named(answer):
+    warp = Warp(Sampling(), prompt_length=1, stop_ids=frozenset(), processors=[lambda ids, scores: answer])
+    with pytest.raises(SpecError, match=r"logits processor .* expected the scores, a tensor \(1, 5\)"):
+        warp.row(torch.zeros(5), [0, 1])

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec.contracts import Guarantee
+from specdec.errors import PluginError
 from specdec.records import Candidates, Distributions, Generation, HiddenStates, StepRecord
 
 scores = st.integers(-3, 3).map(float) | st.just(float("-inf"))
@@ -82,3 +83,8 @@ def test_rates_of_nothing_are_nan():
     assert math.isnan(generation([]).tau)
     assert math.isnan(generation([record(0, 0, 0, 0, 1)]).draft_acceptance_rate)
     assert generation([]).alpha_at() == []
+
+
+def test_candidates_need_a_score_for_every_token():
+    with pytest.raises(PluginError, match="score for every token"):
+        Candidates(((1, 2),), ((-0.1,),))

@@ -105,10 +105,10 @@ class KvCache:
         self._filled = max(self.lengths, default=0)
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Drop all rows but these, ascending; the others move up."""
+        """Drop all rows but these, ascending; the others move up with their draft nodes."""
+        filled = self._filled
         for place, row in enumerate(rows):
             if place != row:
-                filled = self.lengths[row]
                 for group in self._groups:
                     for buffer in (group.keys, group.values):
                         buffer[:, place, :, :filled] = buffer[:, row, :, :filled]

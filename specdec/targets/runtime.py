@@ -117,10 +117,10 @@ class TransformerRuntime:
         state.drafts = [_Draft() for _ in kept]
 
     def keep(self, state: TransformerState, rows: Sequence[int]) -> None:
-        """Drop all rows but these, ascending, and every draft."""
+        """Drop all rows but these, ascending; their drafts stay."""
         state.kv.keep(rows)
         state.committed = [state.committed[row] for row in rows]
-        state.drafts = [_Draft() for _ in rows]
+        state.drafts = [state.drafts[row] for row in rows]
 
     def fork(self, state: TransformerState, copies: Sequence[int]) -> TransformerState:
         """A state in which row r occurs copies[r] times, without drafts."""

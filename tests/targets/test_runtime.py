@@ -139,6 +139,23 @@ def test_committing_none_keeps_not_even_the_root(make_runtime, prompt, random_tr
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma3"])
+def test_rows_that_stay_keep_their_uncommitted_drafts(kind, make_runtime, prompt, random_tree, path_logits):
+    runtime, _ = make_runtime(kind)
+    prompts = [prompt(length, seed=length) for length in (4, 15, 7)]
+    state, _ = runtime.prefill(prompts, Features())
+    trees = [random_tree(9, len(tokens), seed=row) for row, tokens in enumerate(prompts)]
+    runtime.score(state, trees)
+    runtime.keep(state, [0, 2])
+    paths = [trees[0].path(5), trees[2].path(8)]
+    runtime.commit(state, paths)
+    state.check_integrity()
+    after = [[*prompts[r], trees[r].tokens[0], *(trees[r].tokens[n] for n in path)] for r, path in zip((0, 2), paths, strict=True)]
+    others = [random_tree(6, len(tokens), seed=row + 5) for row, tokens in enumerate(after)]
+    for tokens, tree, scored in zip(after, others, runtime.score(state, others), strict=True):
+        torch.testing.assert_close(scored.logits, path_logits(runtime, tokens, tree), **EXACT)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma3"])
 def test_rows_that_leave_and_rows_that_are_copied_go_on_as_if_alone(kind, make_runtime, prompt, random_tree, path_logits):
     runtime, _ = make_runtime(kind)
     prompts = [prompt(length, seed=length) for length in (4, 15, 7)]

@@ -1,0 +1,70 @@
+"""What a draft head is, apart from its weights."""
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class Inputs(StrEnum):
+    """What a head sees beside its cache (arXiv 2401.15077, figure 8). Shifted: the token one step ahead of the feature."""
+
+    FEATURE_AND_SHIFTED_TOKEN = "feature-shifted"
+    FEATURE_AND_UNSHIFTED_TOKEN = "feature-unshifted"
+    FEATURE = "feature"
+    TOKEN = "token"
+
+    @property
+    def has_feature(self) -> bool:
+        """Whether the previous feature enters."""
+        return self is not Inputs.TOKEN
+
+    @property
+    def has_token(self) -> bool:
+        """Whether a token embedding enters."""
+        return self is not Inputs.FEATURE
+
+
+class HeadConfig(BaseModel):
+    """Sizes and rules of a head. `layers` empty: EAGLE-1/2, on post-norm features; else EAGLE-3, on these layers' inputs."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    hidden_size: Annotated[int, Field(ge=1, description="width of the head, its embeddings and its predicted features")]
+    intermediate_size: Annotated[int, Field(ge=1, description="width of the SwiGLU layer")]
+    num_attention_heads: Annotated[int, Field(ge=1)]
+    num_key_value_heads: Annotated[int, Field(ge=1)]
+    head_dim: Annotated[int, Field(ge=2, description="width of one attention head")]
+    vocab_size: Annotated[int, Field(ge=1, description="of the target")]
+    draft_vocab_size: Annotated[int | None, Field(ge=1, description="tokens that the head can draft; null: all")] = None
+    rms_norm_eps: Annotated[float, Field(gt=0)] = 1e-5
+    rope_theta: Annotated[float, Field(gt=0)] = 10000.0
+    rope_scaling: Annotated[dict[str, Any] | None, Field(description="as in transformers: rope_type, factor, ...")] = None
+    fc_bias: Annotated[bool, Field(description="bias of the projection of the inputs")] = True
+    qkv_bias: Annotated[bool, Field(description="biases of q, k and v, as in Qwen2")] = False
+    inputs: Annotated[Inputs, Field(description="what the head sees")] = Inputs.FEATURE_AND_SHIFTED_TOKEN
+    embedding_scale: Annotated[float, Field(gt=0, description="multiplies embeddings before fc")] = 1.0
+    feature_scale: Annotated[float, Field(gt=0, description="multiplies features before fc")] = 1.0
+    layers: Annotated[tuple[int, ...], Field(description="EAGLE-3: the target's layers whose inputs are fused")] = ()
+    target_hidden_size: Annotated[int | None, Field(ge=1, description="EAGLE-3: width of the target, if another")] = None
+    own_lm_head: Annotated[bool, Field(description="the LM head is the head's own, not rows of the target's")] = False
+
+    @property
+    def kind(self) -> Literal["eagle", "eagle3"]:
+        """The family."""
+        return "eagle3" if self.layers else "eagle"
+
+    @property
+    def output_size(self) -> int:
+        """Rows of the LM head that drafts are taken from."""
+        return self.vocab_size if self.draft_vocab_size is None else self.draft_vocab_size
+
+    @model_validator(mode="after")
+    def _fits(self) -> "HeadConfig":
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise ValueError(f"{self.num_attention_heads} heads cannot share {self.num_key_value_heads} key-value heads")
+        if self.head_dim % 2:
+            raise ValueError(f"rotary positions need an even head_dim, got {self.head_dim}")
+        if self.layers and self.inputs is not Inputs.FEATURE_AND_SHIFTED_TOKEN:
+            raise ValueError("EAGLE-3 takes features and shifted tokens")
+        return self

@@ -1,0 +1,71 @@
+"""The model card of a trained head."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specdec.training.curves import draw_curves, read_log
+from specdec.training.spec import TrainingSpec
+
+MEASURED_BY = "greedy chain of 5 on held-out answers of the target at temperature 0, by teacher forcing"
+
+
+@dataclass(frozen=True, slots=True)
+class CardFacts:
+    """What a card says that neither spec nor log know. data: a line on each source. measured: rows of name and value."""
+
+    license: str
+    target: str
+    data: tuple[str, ...]
+    measured: tuple[tuple[str, str], ...] = ()
+
+
+def write_card(folder: Path, spec: TrainingSpec, log: Path, facts: CardFacts) -> None:
+    """README.md and curves.png beside the head, from its spec, its log and the facts."""
+    records = read_log(log)
+    draw_curves(records, folder / "curves.png", spec.name)
+    best = max((r for r in records if "tau" in r), key=lambda r: float(r["tau"]), default=None)
+    (folder / "README.md").write_text(card_text(spec, records, best, facts), encoding="utf-8")
+
+
+def card_text(spec: TrainingSpec, records: list[dict[str, Any]], best: dict[str, Any] | None, facts: CardFacts) -> str:
+    """The card in Markdown."""
+    seen = max((int(r["tokens"]) for r in records if "tokens" in r), default=0)
+    seconds = max((float(r["seconds"]) for r in records if "seconds" in r), default=0.0)
+    lines = [
+        f"---\nlicense: {facts.license}\nlibrary_name: specdec\ntags: [speculative-decoding, {spec.head.kind}]\n---",
+        f"# {spec.name}",
+        f"An {spec.head.kind.upper()} draft head for {facts.target}. It saw {seen:,} tokens in {seconds / 60:.0f} minutes.",
+        "## Acceptance",
+        *_acceptance(best),
+        *([_table(("measure", "value"), facts.measured)] if facts.measured else []),
+        "![curves](curves.png)",
+        "## Data",
+        "\n".join(f"- {line}" for line in facts.data),
+        "Only words of the assistant are learnt from; questions of the held-out part occur in no source that is learnt from.",
+        "## Recipe",
+        f"```json\n{json.dumps(_recipe(spec), indent=2)}\n```",
+    ]
+    return "\n\n".join(lines) + "\n"
+
+
+def _recipe(spec: TrainingSpec) -> dict[str, Any]:
+    """The spec without the folders of one machine."""
+    recipe = spec.model_dump(mode="json", exclude={"features", "output"})
+    for name, source in spec.data.sources.items():
+        recipe["data"]["sources"][name]["path"] = source.path.name
+    return recipe
+
+
+def _acceptance(best: dict[str, Any] | None) -> list[str]:
+    if best is None:
+        return ["Not validated."]
+    names = tuple(f"{depth}-alpha" for depth in range(len(best["alpha"])))
+    row = (*(f"{alpha:.3f}" for alpha in best["alpha"]), f"{best['tau']:.3f}")
+    return [f"By {MEASURED_BY} ({best['positions']:,} drafts tested):", _table((*names, "tau"), [row])]
+
+
+def _table(head: tuple[str, ...], rows: Any) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])

@@ -1,0 +1,112 @@
+"""Features of a target for given conversations, computed once and kept on disk in shards.
+
+A shard is a safetensors file with the conversations end to end: `token_ids`, `spoken`, `lengths`, the post-norm hidden states
+`features` and (optional) the inputs of three layers `layers` in bfloat16, and the target's distribution by its highest logits
+`top_ids`, `top_logits` (float16) and the log of the whole sum `log_normalizer` (float32).
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from specdec.contracts import Features
+from specdec.targets.model_call import ModelCall
+from specdec.training.conversations import Conversation
+
+BYTES_PER_VALUE = 2
+ROWS_PER_HEAD = 32
+"""Rows of logits at once: few enough to stay in a processor's cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeaturePlan:
+    """What is kept per token. layers: inputs of these decoder layers (EAGLE-3), none for EAGLE-1."""
+
+    top_k: int = 32
+    layers: tuple[int, ...] = ()
+    tokens_per_forward: int = 4096
+
+    def bytes_per_token(self, hidden_size: int) -> int:
+        """Disk space per token."""
+        return BYTES_PER_VALUE * hidden_size * (1 + len(self.layers)) + 6 * self.top_k + 9
+
+
+@torch.inference_mode()
+def write_shard(call: ModelCall, conversations: Sequence[Conversation], plan: FeaturePlan, path: Path) -> None:
+    """Run the target over the conversations and write one shard. The file appears only once it is whole."""
+    by_place: dict[int, dict[str, Tensor]] = {}
+    for places in length_batches([len(c.token_ids) for c in conversations], plan.tokens_per_forward):
+        for place, tensors in zip(places, _forward(call, [conversations[p] for p in places], plan), strict=True):
+            by_place[place] = tensors
+    columns = [by_place[place] for place in range(len(conversations))]
+    shard = {name: torch.cat([column[name] for column in columns]) for name in columns[0]}
+    shard["lengths"] = torch.tensor([len(c.token_ids) for c in conversations], dtype=torch.int32)
+    scratch = path.with_suffix(".partial")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file(shard, scratch, metadata={"plan": json.dumps(asdict(plan))})
+    scratch.rename(path)
+
+
+def length_batches(lengths: Sequence[int], tokens_per_batch: int) -> Iterator[list[int]]:
+    """Places of sequences, grouped by similar length, so that a padded batch has at most `tokens_per_batch` slots."""
+    batch: list[int] = []
+    for place in sorted(range(len(lengths)), key=lambda place: (lengths[place], place)):
+        if batch and lengths[place] * (len(batch) + 1) > tokens_per_batch:
+            yield batch
+            batch = []
+        batch.append(place)
+    if batch:
+        yield batch
+
+
+def read_shard(path: Path, names: Sequence[str] | None = None) -> dict[str, Tensor]:
+    """The tensors of a shard, memory-mapped; only those named."""
+    with safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name) for name in (file.keys() if names is None else names)}
+
+
+def _forward(call: ModelCall, batch: Sequence[Conversation], plan: FeaturePlan) -> list[dict[str, Tensor]]:
+    """Right-padded, so that the model's own causal mask hides the padding from everything that is kept."""
+    width = max(len(c.token_ids) for c in batch)
+    ids = torch.zeros((len(batch), width), dtype=torch.long)
+    for row, conversation in enumerate(batch):
+        ids[row, : len(conversation.token_ids)] = torch.tensor(conversation.token_ids)
+    kept = torch.zeros(1, dtype=torch.long)
+    hidden = call(ids.to(call.device), None, None, None, Features(last=True, layers=plan.layers), kept=kept).hidden
+    if hidden.last is None:
+        raise AssertionError("the post-norm features were asked for")
+    rows = []
+    for row, conversation in enumerate(batch):
+        length = len(conversation.token_ids)
+        features = hidden.last[row, :length]
+        tensors = {
+            "token_ids": ids[row, :length].to(torch.int32),
+            "spoken": torch.tensor(conversation.spoken),
+            "features": features.to(torch.bfloat16).cpu(),
+            **_soft_labels(call, features, conversation.judged, plan.top_k),
+        }
+        if hidden.layers is not None:
+            tensors["layers"] = hidden.layers[row, :length].to(torch.bfloat16).cpu()
+        rows.append(tensors)
+    return rows
+
+
+def _soft_labels(call: ModelCall, features: Tensor, judged: Sequence[bool], top_k: int) -> dict[str, Tensor]:
+    """Where the next token is the assistant's; zeros elsewhere, where nothing is learnt."""
+    places = torch.tensor(judged).nonzero()[:, 0]
+    top_ids = torch.zeros((len(judged), top_k), dtype=torch.int32)
+    top_logits = torch.zeros((len(judged), top_k), dtype=torch.float16)
+    log_normalizer = torch.zeros(len(judged))
+    for some in torch.split(places, ROWS_PER_HEAD):
+        logits = call.head(features[some.to(features.device)])
+        top = logits.topk(top_k)
+        top_ids[some] = top.indices.to(torch.int32).cpu()
+        top_logits[some] = top.values.to(torch.float16).cpu()
+        log_normalizer[some] = logits.float().logsumexp(-1).cpu()
+    return {"top_ids": top_ids, "top_logits": top_logits, "log_normalizer": log_normalizer}

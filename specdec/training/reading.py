@@ -1,0 +1,35 @@
+"""A training spec from YAML: every mistake at once, each with its line."""
+
+from pathlib import Path
+from typing import Any
+
+from specdec.errors import SpecError
+from specdec.layering import layered, override_documents
+from specdec.spec import validated
+from specdec.training.spec import TrainingSpec
+from specdec.yaml_lines import read_file
+
+
+def read_training_spec(path: Path, settings: tuple[str, ...] = ()) -> TrainingSpec:
+    """The spec of a file, with overrides `a.b=value`. Paths in it are relative to the file. Raises SpecError."""
+    document = read_file(path)
+    layers, problems = override_documents(settings)
+    name = {key: value for key, value in document.data.items() if key == "name"}
+    for layer in layers:
+        document = layered(document, layer)
+    spec, faults = validated(TrainingSpec, {**name, **document.data}, document, ())
+    mistakes = [*document.problems, *problems, *faults]
+    if mistakes or spec is None:
+        raise SpecError("\n".join(str(mistake) for mistake in mistakes))
+    return _beside(spec, path.parent)
+
+
+def _beside(spec: TrainingSpec, folder: Path) -> TrainingSpec:
+    """Relative paths counted from `folder`."""
+    sources = {n: s.model_copy(update={"path": folder / s.path.expanduser()}) for n, s in spec.data.sources.items()}
+    changes: dict[str, Any] = {
+        "data": spec.data.model_copy(update={"sources": sources}),
+        "features": folder / spec.features.expanduser(),
+        "output": folder / spec.output.expanduser(),
+    }
+    return spec.model_copy(update=changes)

@@ -1,0 +1,123 @@
+"""What `specdec train` reads: one YAML file says everything that a run depends on."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from specdec.heads.config import Inputs
+
+
+class Section(BaseModel):
+    """A part of a training spec; unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SourceSpec(Section):
+    """A file of conversations, one a line: `messages`, or `question` and `answer`."""
+
+    path: Annotated[Path, Field(description="JSON lines")]
+    max_tokens: Annotated[int, Field(ge=8, description="longer conversations are cut")] = 512
+    repeat: Annotated[int, Field(ge=1, description="how often it occurs in an epoch")] = 1
+    temperature: Annotated[float | None, Field(description="only lines with this `temperature`; null: all")] = None
+
+
+class DataSpec(Section):
+    """Which conversations, how they are split, and how their features are kept."""
+
+    sources: Annotated[dict[str, SourceSpec], Field(min_length=1, description="by a name of their own")]
+    validate_on: Annotated[str, Field(description="the source whose held-out part is validated on: the target's own answers")]
+    held_out_share: Annotated[float, Field(gt=0, lt=1, description="of the questions, by a hash of their words")] = 0.06
+    held_out_at_most: Annotated[int, Field(ge=1, description="conversations of a source")] = 100
+    tokens_per_shard: Annotated[int, Field(ge=1)] = 25000
+    top_k: Annotated[int, Field(ge=1, description="logits kept as soft labels")] = 32
+    keep_layers: Annotated[tuple[int, ...], Field(description="layers whose inputs are kept too, for EAGLE-3")] = ()
+    first_tokens: Annotated[int | None, Field(ge=1, description="features before the first step; null: all")] = None
+    tokens_per_epoch: Annotated[int, Field(ge=0, description="features added before each later epoch")] = 0
+
+
+class HeadSpec(Section):
+    """The shape of the head; sizes that are not given are the target's."""
+
+    kind: Literal["eagle", "eagle3"] = "eagle"
+    inputs: Annotated[Inputs, Field(description="what the head sees (the paper's ablation)")] = Inputs.FEATURE_AND_SHIFTED_TOKEN
+    intermediate_size: Annotated[int | None, Field(ge=1)] = None
+    num_attention_heads: Annotated[int | None, Field(ge=1)] = None
+    num_key_value_heads: Annotated[int | None, Field(ge=1)] = None
+    fc_bias: bool = False
+    layers: Annotated[tuple[int, ...], Field(description="EAGLE-3: layers whose inputs are fused")] = ()
+    draft_vocab_size: Annotated[int | None, Field(ge=1, description="most frequent tokens; null: all")] = 8192
+    train_lm_head: Annotated[bool, Field(description="the LM head starts as the target's rows and is trained")] = False
+    rope_theta: Annotated[float, Field(gt=0)] = 10000.0
+
+
+class LossSpec(Section):
+    """Weights of the two losses. As published for EAGLE-1: regression 1, cross_entropy 0.1; EAGLE-3: 0 and 1."""
+
+    regression: Annotated[float, Field(ge=0, description="of the smooth-L1 distance of features")] = 1.0
+    cross_entropy: Annotated[float, Field(ge=0, description="of the soft-label cross-entropy")] = 0.1
+    step_decay: Annotated[float, Field(gt=0, le=1, description="step s of the unroll weighs this to the power s")] = 0.8
+
+
+class NoiseSpec(Section):
+    """Uniform noise on input features; as published for EAGLE-1: width 0.2, scaled by 512 / length."""
+
+    width: Annotated[float, Field(ge=0, description="from -width/2 to width/2; 0: none")] = 0.0
+    by_length: Annotated[bool, Field(description="times 512 / length of the conversation")] = True
+
+
+class StepsSpec(Section):
+    """How many drafting steps are unrolled, by progress of the run."""
+
+    start: Annotated[int, Field(ge=1, le=8)] = 1
+    end: Annotated[int, Field(ge=1, le=8)] = 1
+    switch_at: Annotated[float, Field(ge=0, le=1, description="share of the budget after which `end` holds")] = 0.5
+
+
+class OptimizerSpec(Section):
+    """AdamW, or Muon for matrices with AdamW for the rest."""
+
+    use: Literal["adamw", "muon"] = "adamw"
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    muon_learning_rate: Annotated[float, Field(gt=0, description="of matrices, under muon")] = 0.01
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    clip_norm: Annotated[float, Field(gt=0, description="largest norm of the whole gradient")] = 0.5
+    warmup: Annotated[float, Field(ge=0, le=1, description="share of the budget")] = 0.02
+    final_share: Annotated[float, Field(ge=0, le=1, description="of the peak, that the cosine ends at")] = 0.02
+
+
+class BudgetSpec(Section):
+    """When the run ends: exactly one of the two."""
+
+    steps: Annotated[int | None, Field(ge=1, description="optimiser steps")] = None
+    seconds: Annotated[float | None, Field(gt=0, description="time in training steps, over all restarts")] = None
+
+    @model_validator(mode="after")
+    def _one(self) -> "BudgetSpec":
+        if (self.steps is None) == (self.seconds is None):
+            raise ValueError("give either steps or seconds")
+        return self
+
+
+class TrainingSpec(Section):
+    """A whole training run."""
+
+    name: Annotated[str, Field(min_length=1)]
+    target: Annotated[dict[str, Any], Field(description="as in a strategy: {use: builtin}")]
+    features: Annotated[Path, Field(description="folder of feature shards; may serve several runs")]
+    output: Annotated[Path, Field(description="folder of checkpoints, log and head")]
+    data: DataSpec
+    head: HeadSpec = HeadSpec()
+    losses: LossSpec = LossSpec()
+    noise: NoiseSpec = NoiseSpec()
+    steps: StepsSpec = StepsSpec()
+    optimizer: OptimizerSpec = OptimizerSpec()
+    budget: BudgetSpec
+    tokens_per_batch: Annotated[int, Field(ge=1, description="slots of a padded batch")] = 4096
+    autocast: Annotated[bool, Field(description="bfloat16 matrix products")] = True
+    validate_every: Annotated[int, Field(ge=1, description="steps")] = 200
+    checkpoint_every: Annotated[int, Field(ge=1, description="steps")] = 100
+    seed: Annotated[int, Field(ge=0, description="of weights, order and noise")] = 0
+    data_seed: Annotated[int, Field(ge=0, description="of the order in which conversations become shards")] = 0

@@ -1,0 +1,79 @@
+"""One batch's loss: the unroll, its losses and their weights."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specdec.heads.eagle import EagleHead
+from specdec.heads.eagle3 import EagleHead3
+from specdec.training.dataset import Batch
+from specdec.training.losses import feature_regression, soft_cross_entropy, soft_labels
+from specdec.training.processes import Processes
+from specdec.training.spec import LossSpec, NoiseSpec
+from specdec.training.unroll import unroll
+from specdec.training.validation import Borrowed
+
+PUBLISHED_LENGTH = 512
+ALONE = Processes()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchLoss:
+    """total: mean over judged rows, to be differentiated. Others are means for the log, of the first step; rows: judged."""
+
+    total: Tensor
+    regression: float
+    cross_entropy: float
+    accuracy: tuple[float, ...]
+    rows: int
+
+
+def batch_loss(
+    head: EagleHead | EagleHead3,
+    borrowed: Borrowed,
+    row_of_id: Tensor,
+    batch: Batch,
+    *,
+    losses: LossSpec,
+    steps: int,
+    noise: Tensor | None = None,
+    processes: Processes = ALONE,
+) -> BatchLoss | None:
+    """Losses of all steps, over rows whose prediction is about a word of the assistant; None where no process has any.
+
+    noise: added to the input features. processes: sums are divided by the rows of all of them, so that gradients add up.
+    """
+    judged = batch.judged[:, 1:]
+    embeddings = borrowed.embedding[batch.token_ids[:, 1:]]
+    inputs = batch.inputs[:, :-1] if noise is None else batch.inputs[:, :-1] + noise
+    lm_head = head.lm_head.weight if isinstance(head, EagleHead3) else borrowed.lm_head
+    total, regression, cross_entropy, accuracy = inputs.new_zeros((), dtype=torch.float32), 0.0, 0.0, list[float]()
+    first_rows = int(judged.sum())
+    for step, hidden in enumerate(unroll(head, embeddings, inputs, steps)):
+        where = judged.clone()
+        where[:, :step] = False
+        rows = processes.total(int(where.sum()), judged.device)
+        if rows == 0:
+            return None if step == 0 else BatchLoss(total, regression, cross_entropy, tuple(accuracy), first_rows)
+        states, target = hidden[where], batch.features[:, 1:][where]
+        labels = soft_labels(batch.top_ids[:, 1:][where], batch.top_logits[:, 1:][where], row_of_id)
+        weight = losses.step_decay**step
+        entropy, hits = soft_cross_entropy(head.readout(states), lm_head, labels)
+        total = total + weight * losses.cross_entropy * entropy / rows
+        if losses.regression:
+            distance = feature_regression(states, target)
+            total = total + weight * losses.regression * distance / rows
+            regression = float(distance.detach()) / max(first_rows, 1) if step == 0 else regression
+        cross_entropy = float(entropy.detach()) / max(first_rows, 1) if step == 0 else cross_entropy
+        accuracy.append(int(hits) / max(int(where.sum()), 1))
+    return BatchLoss(total, regression, cross_entropy, tuple(accuracy), first_rows)
+
+
+def draw_noise(spec: NoiseSpec, batch: Batch, coins: torch.Generator) -> Tensor | None:
+    """Uniform noise for the input features, or None. *Source: arXiv 2401.15077, appendix A.2; scaled as in its code.*"""
+    if not spec.width:
+        return None
+    shape = batch.inputs[:, :-1].shape
+    noise = torch.empty(shape).uniform_(-spec.width / 2, spec.width / 2, generator=coins).to(batch.inputs)
+    return noise * (PUBLISHED_LENGTH / batch.token_ids.shape[1]) if spec.by_length else noise

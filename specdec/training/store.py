@@ -1,0 +1,116 @@
+"""The feature shards of a run: which there must be, which there are, what the rest would cost, and the next one.
+
+A source's conversations are split by question into a part to learn from (`NAME-0000.safetensors`, ...) and a held-out part
+(`NAME-held-0000.safetensors`); both follow from the source, the seed and the tokens per shard alone.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from specdec.errors import SpecError
+from specdec.targets.model_call import ModelCall
+from specdec.training.conversations import Conversation, encode, is_held_out, read_messages, shuffled
+from specdec.training.dataset import spoken_counts
+from specdec.training.features import FeaturePlan, read_shard, write_shard
+from specdec.training.spec import DataSpec
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedShard:
+    """A shard, whether it is there or not."""
+
+    path: Path
+    conversations: tuple[Conversation, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Of all its conversations."""
+        return sum(len(c.token_ids) for c in self.conversations)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the file holds these very conversations; what belongs to a source that has changed is computed anew."""
+        token_ids = [token for c in self.conversations for token in c.token_ids]
+        return self.path.is_file() and read_shard(self.path, ("token_ids",))["token_ids"].tolist() == token_ids
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What is still to be computed. seconds: None before any shard was written."""
+
+    tokens: int
+    gigabytes: float
+    seconds: float | None
+
+
+class FeatureStore:
+    """The shards in one folder. `call` is only used to write."""
+
+    def __init__(self, folder: Path, data: DataSpec, tokenizer: Any, call: ModelCall, plan: FeaturePlan, seed: int) -> None:
+        self.folder, self.data, self._call, self._plan = folder, data, call, plan
+        self._tokens_per_second: float | None = None
+        self._planned: dict[str, list[PlannedShard]] = {}
+        for name, source in data.sources.items():
+            messages = read_messages(source.path, temperature=source.temperature)
+            conversations = shuffled((encode(m, tokenizer, source.max_tokens) for m in messages), seed)
+            held = [c for c in conversations if is_held_out(c.key, data.held_out_share)]
+            rest = [c for c in conversations if not is_held_out(c.key, data.held_out_share)]
+            self._planned[name] = self._shards(name, rest)
+            self._planned[f"{name}-held"] = self._shards(f"{name}-held", held[: data.held_out_at_most])
+
+    def _shards(self, part: str, conversations: Sequence[Conversation]) -> list[PlannedShard]:
+        groups: list[list[Conversation]] = []
+        size = self.data.tokens_per_shard
+        for conversation in conversations:
+            if not groups or size >= self.data.tokens_per_shard:
+                groups.append([])
+                size = 0
+            groups[-1].append(conversation)
+            size += len(conversation.token_ids)
+        return [PlannedShard(self.folder / f"{part}-{i:04d}.safetensors", tuple(group)) for i, group in enumerate(groups)]
+
+    def present(self, part: str) -> list[Path]:
+        """The finished shards of a part, in order."""
+        return [shard.path for shard in self._of(part) if shard.is_there]
+
+    def training_shards(self) -> list[Path]:
+        """The finished shards to learn from; those of a source that is to be repeated occur as often."""
+        return [path for name, source in self.data.sources.items() for path in self.present(name) * source.repeat]
+
+    def cost(self, parts: Sequence[str]) -> Cost:
+        """Of what is missing of these parts."""
+        tokens = sum(shard.tokens for shard in self._missing(parts))
+        size = tokens * self._plan.bytes_per_token(self._call.hidden_size or 0) / 1e9
+        return Cost(tokens, size, None if self._tokens_per_second is None else tokens / self._tokens_per_second)
+
+    def write(self, parts: Sequence[str], tokens: int | None = None) -> int:
+        """Write missing shards of these parts, in order, until `tokens` tokens are written; None: all. Returns the tokens."""
+        written = 0
+        for shard in self._missing(parts):
+            if tokens is not None and written >= tokens:
+                break
+            started = time.monotonic()
+            write_shard(self._call, shard.conversations, self._plan, shard.path)
+            self._tokens_per_second = shard.tokens / (time.monotonic() - started)
+            written += shard.tokens
+        return written
+
+    def counts(self, vocab_size: int) -> Tensor:
+        """[vocab] how often the assistant says each token in all that is to be learnt from, repeats counted."""
+        repeated: Mapping[str, int] = {name: source.repeat for name, source in self.data.sources.items()}
+        parts = [(self._planned[name], repeat) for name, repeat in repeated.items()]
+        counted = [spoken_counts((c for s in shards for c in s.conversations), vocab_size) * n for shards, n in parts]
+        return sum(counted[1:], start=counted[0])
+
+    def _missing(self, parts: Sequence[str]) -> list[PlannedShard]:
+        return [shard for part in parts for shard in self._of(part) if not shard.is_there]
+
+    def _of(self, part: str) -> list[PlannedShard]:
+        if part not in self._planned:
+            raise SpecError(f"no part '{part}' among the data; there are {', '.join(self._planned)}")
+        return self._planned[part]

@@ -1,0 +1,51 @@
+"""Training-time test: the steps of drafting, all positions at once, on the head's own predictions.
+
+Row i pairs feature i with token i + 1 and predicts feature i + 1. In step s its feature is the head's own prediction, made
+in step s - 1 by row i - 1; it sees the pairs of true features up to row i - s, and along the draft that led to it one pair
+of each step between. So row i of step s is a draft of depth s + 1 that began after token i - s + 1.
+*Source: arXiv 2503.01840, section 3.2; for EAGLE-1 heads the same, with its feature pairs.*
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from specdec.heads.eagle import EagleHead
+from specdec.heads.eagle3 import EagleHead3
+
+
+def unroll(head: EagleHead | EagleHead3, embeddings: Tensor, features: Tensor, steps: int) -> Iterator[Tensor]:
+    """Per step the head's hidden states [conversations, rows, hidden]; row i is meaningful from step i on backwards (i >= s).
+
+    embeddings: [conversations, rows, hidden] of the tokens one ahead. features: [conversations, rows, ...].
+    """
+    rows = features.shape[1]
+    positions = torch.arange(rows, device=features.device)[None]
+    cache = _Growing()
+    hidden = head.entry(features)
+    for step in range(steps):
+        mask = None if step == 0 else step_mask(rows, step, features.device)
+        hidden = head(embeddings, hidden, positions, mask=mask, update=cache if steps > 1 else None)
+        yield hidden
+        hidden = torch.cat((torch.zeros_like(hidden[:, :1]), hidden[:, :-1]), dim=1)
+
+
+def step_mask(rows: int, step: int, device: torch.device) -> Tensor:
+    """Additive [1, 1, rows, (step + 1) * rows]: true pairs up to row i - step, then row i - step + r of each step r."""
+    row = torch.arange(rows, device=device)
+    blocks = [row[None, :] <= row[:, None] - step]
+    blocks += [row[None, :] == row[:, None] - step + later for later in range(1, step + 1)]
+    seen = torch.cat(blocks, dim=1)
+    return torch.zeros(seen.shape, device=device).masked_fill_(~seen, -1e9)[None, None]
+
+
+class _Growing:
+    """Keys and values of all steps so far, end to end."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[Tensor, Tensor]] = []
+
+    def __call__(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        self.kept.append((keys, values))
+        return torch.cat([k for k, _ in self.kept], 2), torch.cat([v for _, v in self.kept], 2)

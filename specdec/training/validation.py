@@ -1,0 +1,86 @@
+"""Validation by what counts: how far a chain of greedy drafts gets on held-out answers."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specdec.heads.eagle import EagleHead
+from specdec.heads.eagle3 import EagleHead3
+from specdec.training.dataset import Batch
+from specdec.training.unroll import unroll
+
+DEPTH = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ChainAcceptance:
+    """alpha[n]: accepted / tested drafts at depth n + 1. tau: tokens per cycle of a chain of `DEPTH`. positions: tested."""
+
+    alpha: tuple[float, ...]
+    tau: float
+    positions: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Borrowed:
+    """What a head borrows: embeddings [vocab, hidden], LM-head rows [drafts, hidden], the ids of those rows (None: all)."""
+
+    embedding: Tensor
+    lm_head: Tensor
+    draft_ids: Tensor | None
+
+
+def rows_of_ids(borrowed: Borrowed) -> Tensor:
+    """[vocab] the LM head's row for each of the target's ids, -1 for those that cannot be drafted."""
+    device = borrowed.lm_head.device
+    rows = torch.arange(borrowed.embedding.shape[0], device=device)
+    if borrowed.draft_ids is not None:
+        ids = borrowed.draft_ids.to(device)
+        rows = torch.full_like(rows, -1)
+        rows[ids] = torch.arange(len(ids), device=device)
+    return rows
+
+
+@torch.no_grad()
+def chain_acceptance(head: EagleHead | EagleHead3, borrowed: Borrowed, batches: Iterable[Batch]) -> ChainAcceptance:
+    """Greedy chains against the text itself, teacher-forced: exact for answers that the target gave at temperature 0.
+
+    Every answer is walked cycle by cycle as a decoder would: from one committed token past the accepted drafts and one more.
+    """
+    tested, accepted = [0] * DEPTH, [0] * DEPTH
+    cycles = committed = 0
+    for batch in batches:
+        right = _right(head, borrowed, batch)
+        for row, real in enumerate(batch.judged):
+            places = real.nonzero()[:, 0]
+            if len(places) < 2:
+                continue
+            here, end = int(places[0]), int(places[-1])
+            while here < end:
+                length = 0
+                while length < DEPTH and here + length < end:
+                    tested[length] += 1
+                    if not right[row][length][here + length]:
+                        break
+                    accepted[length] += 1
+                    length += 1
+                cycles, committed = cycles + 1, committed + min(length + 1, end - here)
+                here += length + 1
+    alpha = tuple(a / t if t else 0.0 for a, t in zip(accepted, tested, strict=True))
+    return ChainAcceptance(alpha, committed / max(cycles, 1), sum(tested))
+
+
+def _right(head: EagleHead | EagleHead3, borrowed: Borrowed, batch: Batch) -> list[list[list[bool]]]:
+    """[conversation][step][row]: whether that draft is the token two ahead of the row's feature."""
+    embeddings = borrowed.embedding[batch.token_ids[:, 1:]]
+    truth = batch.token_ids[:, 2:]
+    by_step = []
+    lm_head = head.lm_head.weight.to(borrowed.lm_head.dtype) if isinstance(head, EagleHead3) else borrowed.lm_head
+    for hidden in unroll(head, embeddings, batch.inputs[:, :-1], DEPTH):
+        states = head.readout(hidden[:, :-1]).to(lm_head.dtype)
+        drafts = torch.cat([(part @ lm_head.T).argmax(-1) for part in torch.split(states, 1)])
+        drafts = drafts if borrowed.draft_ids is None else borrowed.draft_ids[drafts]
+        by_step.append(drafts == truth)
+    return torch.stack(by_step, dim=1).tolist()

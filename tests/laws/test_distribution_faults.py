@@ -1,0 +1,416 @@
+"""Reported faults of sampling: the law of what is emitted is the target's, by exact enumeration."""
+
+from collections import Counter
+
+import pytest
+import torch
+
+from specdec.builders.chain import Chain, ChainOptions
+from specdec.builders.fixed import Fixed, FixedOptions
+from specdec.builders.sampled import Sampled, SampledOptions
+from specdec.chance import Coins, DraftChance, TargetChance, outcomes, seeded
+from specdec.contracts import DrafterDeclaration, Gives, NamedDeclaration, mismatches
+from specdec.distributions import Cuts, Sampling, Warp, draft_probs
+from specdec.drafters.tabular import TabularDrafterOptions
+from specdec.errors import PluginError
+from specdec.interfaces import Budget, Drafter, DraftSession, PartOptions, Verifier
+from specdec.losslessness.enumeration import prove_run, prove_step, step_law
+from specdec.records import Distributions, DraftProbs, Verdict
+from specdec.requests import Request
+from specdec.tree import root_only
+from specdec.verifiers.chain import Chain as ChainRule
+from specdec.verifiers.match import Match
+from specdec.verifiers.multi_round import MultiRound
+from specdec.verifiers.point_mass import PointMass
+
+GREEDY_CHAIN = (Chain, ChainOptions(length=1))
+SAMPLED_CHAIN = (Chain, ChainOptions(length=1, draw="sampled"))
+RULES = {
+    "greedy chain, match": (*GREEDY_CHAIN, Match),
+    "greedy chain, point_mass": (*GREEDY_CHAIN, PointMass),
+    "sampled chain, match": (*SAMPLED_CHAIN, Match),
+    "sampled chain, point_mass": (*SAMPLED_CHAIN, PointMass),
+    "sampled chain, chain": (*SAMPLED_CHAIN, ChainRule),
+    "sampled chain, multi_round": (*SAMPLED_CHAIN, MultiRound),
+}
+rules = pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
+
+
+def first_tokens(decoder, prefix=(0, 0)):
+    """The law of the first token of a step, by enumeration."""
+    law = [0.0] * decoder.target.facts.vocab_size
+    for outcome, mass in step_law(decoder, prefix, depth=1).items():
+        law[outcome.tokens[0]] += mass
+    return law
+
+
+# B01: q is drawn from and verified in one and the same form, whatever the drafter's dtype
+
+
+class RoughOptions(PartOptions):
+    """Nothing to choose."""
+
+
+class Rough(Drafter):
+    """bfloat16 logits with many near-ties."""
+
+    name = "rough"
+    Options = RoughOptions
+
+    def __init__(self, vocab):
+        self.vocab = vocab
+
+    @classmethod
+    def declares(cls, options):
+        return DrafterDeclaration(gives=Gives.DISTRIBUTIONS)
+
+    @classmethod
+    def build(cls, options, tools):
+        return cls(tools.target.facts.vocab_size)
+
+    def open(self, starts):
+        return RoughSession(self.vocab)
+
+
+class RoughSession(DraftSession):
+    def __init__(self, vocab):
+        self.vocab = vocab
+
+    def expand(self, frontiers):
+        row = (torch.arange(self.vocab) % 5 * 0.003 + 1).to(torch.bfloat16)
+        return [None if f is None else Distributions(row.expand(len(f.nodes), -1)) for f in frontiers]
+
+    def observe(self, committed, scored):
+        """Nothing to learn."""
+
+    def keep(self, rows):
+        """Nothing to drop."""
+
+
+class WatchedDraftChance(DraftChance):
+    """Seeded coins that remember what was drawn from."""
+
+    def __init__(self, inner):
+        self.inner = inner
+        self.drawn_from = []
+
+    def draw(self, probs, count, *, replacement):
+        self.drawn_from.append(probs.clone())
+        return self.inner.draw(probs, count, replacement=replacement)
+
+    def flip(self, probability):
+        return self.inner.flip(probability)
+
+
+class WatchedVerifier(Verifier):
+    """A verifier that remembers every q that it was given."""
+
+    name = "watched"
+    Options = PartOptions
+
+    def __init__(self, inner):
+        self.inner = inner
+        self.trees = []
+
+    @classmethod
+    def declares(cls, options):
+        return MultiRound.declares(options)
+
+    @classmethod
+    def build(cls, options, tools):
+        return cls(MultiRound.build(options, tools))
+
+    def verify(self, tree, p, chance):
+        self.trees.append(tree)
+        return self.inner.verify(tree, p, chance)
+
+
+ROUGH = [(Chain, ChainOptions(length=2, draw="sampled")), (Sampled, SampledOptions(widths=[2, 1]))]
+
+
+@pytest.mark.parametrize("shape", ROUGH, ids=("chain", "tree"))
+def test_b01_the_verifier_reads_bitwise_the_q_that_was_drawn_from(compose, table, parts_of, shape):
+    target = table(16, seed=1)
+    decoder = compose(target, parts_of(*shape, WatchedVerifier), Rough(16), sampling=Sampling(temperature=1.0))
+    chance = WatchedDraftChance(seeded(3).draft)
+    run = decoder.start([Request((1,), max_new_tokens=9)], coins=lambda key: Coins(chance, seeded(key).target))
+    while run.rows:
+        decoder.step(run)
+    verified = [row for tree in decoder.verifier.trees if tree.q is not None for row in tree.q]
+    assert len(verified) == len(chance.drawn_from) > 3
+    assert all(torch.equal(drawn, q) for drawn, q in zip(chance.drawn_from, verified, strict=True))
+
+
+@pytest.mark.parametrize("shape", ROUGH, ids=("chain", "tree"))
+def test_b01_drafts_from_bfloat16_logits_keep_the_law(compose, table, parts_of, shape):
+    decoder = compose(table(8, seed=1), parts_of(*shape, MultiRound), Rough(8), sampling=Sampling(temperature=1.0))
+    assert prove_step(decoder, (0, 0), depth=1).holds
+
+
+# B02: the q that is stated is the q after the cuts
+
+
+TOP_3 = Sampling(temperature=1.0, draft=Cuts(temperature=1.0, top_k=3))
+Q_8 = TabularDrafterOptions(vocab=8, rows={"*": [0.05, 0.2, 0.1, 0.25, 0.15, 0.12, 0.03, 0.1]})
+P_8 = {"*": [0.2, 0.05, 0.1, 0.05, 0.3, 0.1, 0.15, 0.05]}
+
+
+def drafts(q, draw):
+    """The law of the tree that a one-token chain grows from q [vocab]."""
+
+    def run(coins):
+        steps = Chain(ChainOptions(length=1, draw=draw)).grow(0, 0, Budget(nodes=4, depth=1), coins.draft)
+        next(steps)
+        try:
+            steps.send(DraftProbs(q[None]))
+        except StopIteration as stop:
+            return stop.value.tokens[1]
+        raise AssertionError("a chain of one token asks once")
+
+    return outcomes(run)
+
+
+def test_b02_q_is_zero_outside_the_tokens_that_top_k_keeps_and_is_what_drafts_follow():
+    logits = torch.tensor(Q_8.rows["*"], dtype=torch.float64).log()[None]
+    q = draft_probs(logits, None, 8, TOP_3.draft_cuts)[0]
+    assert q.nonzero()[:, 0].tolist() == [1, 3, 4]
+    assert float(q.sum()) == pytest.approx(1, abs=1e-15)
+    assert drafts(q, "sampled") == pytest.approx({1: 0.2 / 0.6, 3: 0.25 / 0.6, 4: 0.15 / 0.6})
+
+
+@pytest.mark.parametrize("verifier", [ChainRule, MultiRound, PointMass, Match])
+def test_b02_drafts_that_are_cut_keep_the_targets_law(compose, table, parts_of, verifier):
+    parts = parts_of(Chain, ChainOptions(length=2, draw="sampled"), verifier)
+    assert prove_step(compose(table(8, rows=P_8), parts, Q_8, sampling=TOP_3), (0, 0), depth=2).holds
+
+
+def test_b02_a_drafter_of_temperature_0_states_a_one_hot_q():
+    logits = torch.tensor(Q_8.rows["*"], dtype=torch.float64).log()[None]
+    assert draft_probs(logits, None, 8, Cuts(temperature=0)).tolist() == [[0, 0, 0, 1, 0, 0, 0, 0]]
+
+
+# B04: one draw per emitted token
+
+
+P_3, Q_3 = [0.6, 0.3, 0.1], [0.1, 0.3, 0.6]
+
+
+@rules
+def test_b04_the_first_token_has_the_targets_frequencies_under_every_rule(compose, table, parts_of, rule):
+    drafter = TabularDrafterOptions(vocab=3, rows={"*": Q_3})
+    decoder = compose(table(3, rows={"*": P_3}), parts_of(*rule), drafter, sampling=Sampling(temperature=1.0))
+    assert first_tokens(decoder) == pytest.approx(P_3, abs=1e-12)
+
+
+class DrawsTwice(Verifier):
+    """The planted fault: a draft that is not the target's draw is replaced by a second draw from the same law."""
+
+    name = "draws_twice"
+    Options = PartOptions
+
+    @classmethod
+    def declares(cls, options):
+        return Match.declares(options)
+
+    @classmethod
+    def build(cls, options, tools):
+        return cls()
+
+    def verify(self, tree, p, chance):
+        accepted = [child for child in tree.children[0] if chance.flip(p.row(0).prob(tree.tokens[child]))]
+        end = accepted[0] if accepted else 0
+        token = p.row(end).choose(chance, tree.root_position + tree.depths[end] + 1)
+        return Verdict(tuple(accepted), token, all_accepted=bool(accepted))
+
+
+def test_b04_a_second_draw_after_a_mismatch_is_seen_as_biased(compose, table, parts_of):
+    drafter = TabularDrafterOptions(vocab=3, rows={"*": Q_3})
+    parts = parts_of(*SAMPLED_CHAIN, DrawsTwice)
+    decoder = compose(table(3, rows={"*": P_3}), parts, drafter, sampling=Sampling(temperature=1.0))
+    assert first_tokens(decoder) == pytest.approx([0.534, 0.327, 0.139], abs=1e-12)
+    assert prove_step(decoder, (0, 0), depth=1).tv > 0.05
+
+
+class CountingTargetChance(TargetChance):
+    """Seeded coins that count."""
+
+    def __init__(self, inner):
+        self.inner = inner
+        self.choices = 0
+
+    def choose(self, ids, probs, position):
+        self.choices += 1
+        return self.inner.choose(ids, probs, position)
+
+    def flip(self, probability):
+        raise AssertionError("match flips no coin")
+
+    def skip(self, position):
+        self.choices += 1
+        self.inner.skip(position)
+
+
+def test_b04_match_draws_exactly_once_for_every_emitted_token(compose, table, matching):
+    chance = CountingTargetChance(seeded(5).target)
+    decoder = compose(table(6, seed=2), matching, "mixed", sampling=Sampling(temperature=1.0))
+    run = decoder.start([Request((1,), max_new_tokens=30)], coins=lambda key: Coins(seeded(key).draft, chance))
+    while run.rows:
+        decoder.step(run)
+    assert chance.choices == len(run.ended[0].emitted.tokens) == 30
+
+
+# B05: one law for scoring and for drafting
+
+
+P_4 = [0.4, 0.3, 0.2, 0.1]
+FILTERS = {
+    "top_p": ({"top_p": 0.65}, [4 / 7, 3 / 7, 0, 0]),
+    "top_k": ({"top_k": 2}, [4 / 7, 3 / 7, 0, 0]),
+    "min_p": ({"min_p": 0.7}, [4 / 7, 3 / 7, 0, 0]),
+    "temperature": ({"temperature": 0.5}, [16 / 30, 9 / 30, 4 / 30, 1 / 30]),
+}
+
+
+@rules
+@pytest.mark.parametrize("draft", [None, Cuts(temperature=1.0)], ids=("both filtered", "target filtered"))
+@pytest.mark.parametrize(("options", "expected"), FILTERS.values(), ids=FILTERS.keys())
+def test_b05_a_filter_shapes_the_emitted_law(compose, table, parts_of, rule, options, expected, draft):
+    drafter = TabularDrafterOptions(vocab=4, rows={"*": [0.25] * 4})
+    sampling = Sampling(**options, draft=draft)
+    decoder = compose(table(4, rows={"*": P_4}), parts_of(*rule), drafter, sampling=sampling)
+    assert first_tokens(decoder) == pytest.approx(expected, abs=1e-12)
+    assert prove_run(decoder, (0,), steps=1, max_new_tokens=3).holds
+
+
+# B07: nothing is changed in place
+
+
+def test_b07_drawing_leaves_q_as_it_was():
+    q = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
+    before = q.clone()
+    for replacement in (True, False):
+        seeded(1).draft.draw(q, 3, replacement=replacement)
+        outcomes(lambda coins, replacement=replacement: tuple(coins.draft.draw(q, 2, replacement=replacement)))
+    assert torch.equal(q, before)
+
+
+EVERYTHING = Sampling(
+    temperature=0.7,
+    top_k=5,
+    top_p=0.9,
+    min_p=0.01,
+    repetition_penalty=1.3,
+    presence_penalty=0.5,
+    frequency_penalty=0.5,
+    logit_bias={2: -3.0},
+    min_new_tokens=4,
+)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0), EVERYTHING], ids=("greedy", "plain", "everything"))
+def test_b07_every_option_and_processor_leaves_the_targets_logits_as_they_were(sampling):
+    logits = torch.randn(1, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float32)
+    before = logits.clone()
+
+    def in_place(input_ids, scores):
+        return scores.mul_(2).add_(1)
+
+    for processors in ((), (in_place,)):
+        warp = Warp(sampling, prompt_length=1, stop_ids=frozenset({7}), processors=processors)
+        warp.dists(logits, [1, 2, 2], root_only(2, 2)).row(0)
+        assert torch.equal(logits, before)
+
+
+# B08: the drafter's temperature is a setting, not an accident
+
+
+DRAFT_CUTS = {"greedy": Cuts(temperature=0), "same": Cuts(temperature=0.7), "hotter": Cuts(temperature=1.5)}
+
+
+@pytest.mark.parametrize("draft", DRAFT_CUTS.values(), ids=DRAFT_CUTS.keys())
+def test_b08_the_law_is_the_targets_whatever_the_drafters_temperature(compose, table, parts_of, draft):
+    sampling = Sampling(temperature=0.7, draft=draft)
+    drafter = TabularDrafterOptions(vocab=3, random={"order": 2, "seed": 9})
+    for parts in (
+        parts_of(Chain, ChainOptions(length=2, draw="sampled"), ChainRule),
+        parts_of(Sampled, SampledOptions(widths=[2, 1]), MultiRound),
+        parts_of(Sampled, SampledOptions(widths=[2, 1], replacement=True), MultiRound),
+    ):
+        assert prove_run(compose(table(3, seed=8), parts, drafter, sampling=sampling), (1,), steps=1, max_new_tokens=3).holds
+
+
+# B10: each kind of draw has its rule
+
+
+KINDS = {
+    "top-k": (Fixed, FixedOptions(widths=[3])),
+    "without replacement": (Sampled, SampledOptions(widths=[3])),
+    "i.i.d.": (Sampled, SampledOptions(widths=[3], replacement=True)),
+}
+RIGHT = {"top-k": PointMass, "without replacement": MultiRound, "i.i.d.": MultiRound}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_b10_three_children_of_every_kind_keep_the_law_under_their_rule(compose, table, parts_of, kind):
+    parts = parts_of(*KINDS[kind], RIGHT[kind])
+    drafter = TabularDrafterOptions(vocab=5, random={"order": 1, "seed": 3})
+    assert prove_step(compose(table(5, seed=2), parts, drafter, sampling=Sampling(temperature=1.0)), (0, 1), depth=1).holds
+
+
+def test_b10_top_k_children_are_refused_under_the_rule_for_drawn_ones(compose, table, parts_of):
+    parts = parts_of(*KINDS["top-k"], MultiRound)
+    decoder = compose(table(5, seed=2), parts, "mixed", sampling=Sampling(temperature=1.0))
+    declared = decoder.declared
+    [broken] = mismatches(
+        drafter=NamedDeclaration("tabular", declared.drafter),
+        builder=NamedDeclaration("fixed", declared.builder),
+        verifier=NamedDeclaration("multi_round", declared.verifier),
+    )
+    assert broken.rule == "draw"
+    with pytest.raises(PluginError, match="deterministic draws"):
+        decoder.generate([[1]], max_new_tokens=5)
+
+
+# B11: paths that share a prefix share its draw
+
+
+@pytest.mark.parametrize("verifier", [Match, PointMass])
+def test_b11_a_prefix_that_more_candidates_hold_is_not_favoured(compose, table, parts_of, verifier):
+    a, b, c, d, e, f = range(6)
+    target = table(6, rows={"": [0.5, 0, 0, 0, 0.5, 0], "*": [1 / 6] * 6}, start=2)
+    drafter = TabularDrafterOptions(
+        vocab=6, rows={"": [0.7, 0, 0, 0, 0.3, 0], f"{a}": [0, 0.4, 0.3, 0.3, 0, 0], f"{e}": [0, 0, 0, 0, 0, 1]}, start=2
+    )
+    parts = parts_of(Fixed, FixedOptions(paths=[(0,), (1,), (0, 0), (0, 1), (0, 2), (1, 0)]), verifier)
+    decoder = compose(target, parts, drafter, sampling=Sampling(temperature=1.0))
+    law = Counter()
+    for outcome, mass in step_law(decoder, (0, 0), depth=2).items():
+        law[outcome.tokens[0]] += mass
+    assert law == pytest.approx({a: 0.5, e: 0.5}, abs=1e-12)
+    assert {b, c, d, f}.isdisjoint(law)
+    assert prove_step(decoder, (0, 0), depth=2).holds
+
+
+# The sampled oracle, beside the exact one
+
+
+def chi_square(counts, law, total):
+    return sum((counts[x] - total * p) ** 2 / (total * p) for x, p in law.items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("verifier", "lossless"), [(ChainRule, True), (DrawsTwice, False)])
+def test_forty_thousand_continuations_pass_a_chi_square_test_that_a_planted_fault_fails(
+    compose, table, parts_of, verifier, lossless
+):
+    """False alarm 1e-4 (critical value 31.8 for 8 degrees of freedom); sees a total variation of about 0.02."""
+    drafter = TabularDrafterOptions(vocab=3, rows={"*": Q_3})
+    decoder = compose(
+        table(3, rows={"*": P_3}), parts_of(*SAMPLED_CHAIN, verifier), drafter, sampling=Sampling(temperature=1.0)
+    )
+    total, counts = 40_000, Counter()
+    for batch in range(40):
+        answers = decoder.generate([[0]], max_new_tokens=3, n=1000, seed=batch)
+        counts.update(answer.tokens[1:3] for answer in answers)
+    law = {(x, y): P_3[x] * P_3[y] for x in range(3) for y in range(3)}
+    assert (chi_square(counts, law, total) < 31.8) == lossless

@@ -1,0 +1,138 @@
+"""Reported faults of specs and of their defaults (B08, B13, B74, B76, B107)."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from specdec.compose import build, check, read, workshop
+from specdec.errors import IncompatibleParts, SpecError
+from specdec.plugins import Kind
+from specdec.spec import StrategySpec
+
+GOLDEN = Path(__file__).parent.parent / "data" / "spec_defaults.json"
+TABLE = {"use": "tabular", "vocab": 6, "random": {"seed": 1}}
+
+
+@pytest.fixture(scope="module")
+def shop():
+    return workshop()
+
+
+def plan_of(shop, *settings, **keys):
+    return check(read({"target": TABLE, "drafter": {"use": "ngram"}, **keys}, shop, settings=settings), shop)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "temperature", "draft"),
+    [
+        ({}, 0.0, {"temperature": 1.0}),
+        ({"temperature": 0.7}, 0.7, {"temperature": 0.7}),
+        ({"top_k": 3}, 1.0, {"temperature": 1.0, "top_k": 3}),
+        ({"temperature": 0.7, "draft": {"temperature": 1.5}}, 0.7, {"temperature": 1.5}),
+        ({"temperature": 0.7, "draft": {"temperature": 0.0}}, 0.7, {"temperature": 0.0}),
+    ],
+)
+def test_b08_b13_the_resolved_spec_says_the_temperatures_of_target_and_drafts(shop, sampling, temperature, draft):
+    plan = plan_of(shop, sampling=sampling)
+    resolved = plan.resolved()
+    assert resolved["sampling"]["temperature"] == temperature
+    assert resolved["sampling"]["draft"] == draft
+    again = check(read(resolved, shop), shop)
+    assert again.resolved() == resolved
+    assert again.spec.sampling.draft_cuts == plan.spec.sampling.draft_cuts
+
+
+# B74: what passes the check drafts
+
+
+SHAPES = {"fixed": {"widths": [2, 1]}, "sampled": {"widths": [2, 1]}}
+OWN = {"model": {"model": "target"}, "tabular": {"mode": "oracle"}, "ngram": {"min_confidence": 0.0}}
+PROMPT = [0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5, 0, 1, 2]
+
+
+@pytest.mark.parametrize("drafter", OWN)
+@pytest.mark.parametrize("verifier", ["match", "point_mass", "chain", "multi_round"])
+@pytest.mark.parametrize("tree", [{}, {"draw": "sampled"}, "fixed", "dynamic", "sampled"], ids=str)
+def test_b74_a_spec_with_a_drafter_is_refused_or_drafts(shop, drafter, tree, verifier):
+    tree = {"use": tree, **SHAPES.get(tree, {})} if isinstance(tree, str) else {"use": "chain", **tree}
+    spec = {
+        "target": TABLE,
+        "drafter": {"use": drafter, **OWN[drafter]},
+        "tree": tree,
+        "verifier": {"use": verifier},
+        "sampling": {"temperature": 1.0},
+    }
+    try:
+        plan = check(read(spec, shop), shop)
+    except IncompatibleParts:
+        return
+    [answer] = build(plan, shop).generate([PROMPT], max_new_tokens=20, seed=1)
+    assert sum(record.drafted for record in answer.records) > 0
+
+
+def test_b74_the_drafter_none_is_named_in_the_resolved_spec_and_drafts_nothing(shop):
+    plan = plan_of(shop, drafter={"use": "none"})
+    assert plan.resolved()["drafter"] == {"use": "none"}
+    [answer] = build(plan, shop).generate([PROMPT], max_new_tokens=9)
+    assert sum(record.drafted for record in answer.records) == 0
+
+
+# B76: numbers are looked at where they are given
+
+
+NUMBERS = [
+    (0, "got 0, expected at least 1"),
+    (-1, "got -1, expected at least 1"),
+    (1.9, "got 1.9, expected a whole number"),
+    ("3", 'got "3", expected a whole number'),
+    (True, "got true, expected a whole number"),
+    (10**6, "got 1000000, expected at most 256"),
+]
+
+
+@pytest.mark.parametrize(("value", "message"), NUMBERS)
+@pytest.mark.parametrize("tree", [("chain", "length"), ("dynamic", "depth"), ("dynamic", "width")])
+def test_b76_a_wrong_number_is_one_line_with_key_value_and_range(shop, tree, value, message):
+    name, key = tree
+    with pytest.raises(SpecError) as caught:
+        plan_of(shop, tree={"use": name, key: value})
+    assert str(caught.value).endswith(f"tree.{key}: {message}")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1.9", "'3'", "true", "1000000"])
+def test_b76_a_wrong_number_of_the_command_line_is_one_line_too(shop, value):
+    with pytest.raises(SpecError, match=r"^--set tree.length=.*: tree.length: got .*, expected [^\n]*$"):
+        plan_of(shop, f"tree.length={value}")
+
+
+def test_b76_an_absent_number_is_the_parts_default(shop):
+    assert plan_of(shop).resolved()["tree"] == {"use": "chain", "length": 5, "draw": "deterministic"}
+
+
+# B107: defaults are pinned
+
+
+def defaults(shop):
+    """Every key of a spec, with its default; a key that must be given says so."""
+
+    def of(model):
+        fields = model.model_fields.items()
+        return {k: "(required)" if f.is_required() else f.get_default(call_default_factory=True) for k, f in fields}
+
+    parts = {f"{kind}: {name}": of(r.cls.Options) for kind in Kind for name, r in shop.registry.parts[kind].items()}
+    spec = of(StrategySpec)
+    everything = {"spec": {**spec, "sampling": of(type(spec["sampling"]))}, **parts}
+    return json.loads(json.dumps(everything, default=lambda value: value.model_dump()))
+
+
+def test_b107_the_defaults_of_every_key_are_those_of_the_golden_file(shop):
+    golden, found = json.loads(GOLDEN.read_text()), defaults(shop)
+    assert {name: found[name] for name in found if registered_here(shop, name)} == golden
+
+
+def registered_here(shop, name):
+    """Whether a part ships with specdec: plug-ins that happen to be installed are not pinned."""
+    kind, _, part = name.partition(": ")
+    return name == "spec" or shop.registry.parts[Kind(kind)][part].package == "specdec"

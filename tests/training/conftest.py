@@ -1,0 +1,105 @@
+"""A small target's features on disk, made up from a seed, and a trainer on them."""
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from specdec.heads.config import HeadConfig
+from specdec.training.building import fresh_head
+from specdec.training.dataset import Batch, FeatureSet
+from specdec.training.loop import Trainer
+from specdec.training.spec import TrainingSpec
+from specdec.training.validation import Borrowed
+
+HIDDEN, VOCAB, TOP = 16, 40, 5
+
+
+def sizes(**changes) -> HeadConfig:
+    return HeadConfig(
+        hidden_size=HIDDEN,
+        intermediate_size=24,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=4,
+        vocab_size=VOCAB,
+        **changes,
+    )
+
+
+@pytest.fixture(scope="session")
+def head_sizes():
+    return sizes
+
+
+@pytest.fixture
+def borrowed():
+    coins = torch.Generator().manual_seed(5)
+    return Borrowed(torch.randn(VOCAB, HIDDEN, generator=coins), torch.randn(VOCAB, HIDDEN, generator=coins), None)
+
+
+@pytest.fixture
+def shard(borrowed):
+    """Writes a shard: the text cycles through the vocabulary, the feature points at the next token's LM-head row."""
+
+    def write(path, lengths, seed=0):
+        coins = torch.Generator().manual_seed(seed)
+        ids = torch.cat([(torch.arange(n) * 3 + int(torch.randint(VOCAB, (), generator=coins))) % VOCAB for n in lengths])
+        spoken = torch.cat([torch.arange(n) >= 2 for n in lengths])
+        features = borrowed.lm_head[(ids + 3) % VOCAB] + 0.1 * torch.randn(len(ids), HIDDEN, generator=coins)
+        top = (features @ borrowed.lm_head.T).topk(TOP)
+        save_file(
+            {
+                "token_ids": ids.to(torch.int32),
+                "spoken": spoken,
+                "features": features,
+                "layers": features[:, None].repeat(1, 2, 1).contiguous(),
+                "top_ids": top.indices.to(torch.int32),
+                "top_logits": top.values,
+                "lengths": torch.tensor(lengths, dtype=torch.int32),
+            },
+            path,
+        )
+        return path
+
+    return write
+
+
+@pytest.fixture
+def batch(shard, tmp_path):
+    """The batch of conversations of these lengths."""
+
+    def make(*lengths, layers=False, seed=0) -> Batch:
+        path = shard(tmp_path / f"batch-{seed}.safetensors", list(lengths), seed)
+        return FeatureSet([path], layers=layers).load(range(len(lengths)))
+
+    return make
+
+
+@pytest.fixture
+def trainer(shard, tmp_path, borrowed):
+    """A trainer of float32, on two small shards; `output` tells runs apart."""
+
+    def make(output, **changes) -> Trainer:
+        paths = [shard(tmp_path / f"own-000{i}.safetensors", [9, 12, 17, 8, 11], i) for i in range(2)]
+        held = FeatureSet([shard(tmp_path / "held-0000.safetensors", [14, 15], 9)], layers=False)
+        plan = {
+            "name": "small",
+            "target": {"use": "builtin"},
+            "features": tmp_path,
+            "output": tmp_path / output,
+            "data": {"sources": {"own": {"path": tmp_path / "own.jsonl"}}, "validate_on": "own"},
+            "budget": {"steps": 30},
+            "tokens_per_batch": 40,
+            "autocast": False,
+            "validate_every": 10,
+            "checkpoint_every": 1000,
+            "noise": {"width": 0.2},
+            **changes,
+        }
+        head = fresh_head(sizes(), borrowed.lm_head, 0)
+        log = []
+        made = Trainer(TrainingSpec(**plan), head, borrowed, lambda: paths, held, log.append)
+        made.log = log
+        return made
+
+    return make

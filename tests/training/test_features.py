@@ -1,0 +1,170 @@
+"""Features on disk against the model that they were computed with."""
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from specdec.errors import SpecError, TargetMismatch
+from specdec.targets.model_call import ModelCall
+from specdec.training.building import borrow
+from specdec.training.conversations import Conversation
+from specdec.training.dataset import FeatureSet
+from specdec.training.features import FeaturePlan, read_shard, write_shard
+from specdec.training.spec import DataSpec, SourceSpec
+from specdec.training.store import FeatureStore
+
+VOCAB = 60
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+@pytest.fixture(scope="module")
+def call(model):
+    return ModelCall(model)
+
+
+def conversation(length, seed):
+    coins = torch.Generator().manual_seed(seed)
+    ids = torch.randint(VOCAB, (length,), generator=coins).tolist()
+    return Conversation(tuple(ids), tuple(place >= 3 for place in range(length)), f"{seed:064x}")
+
+
+SOME = [conversation(9, 1), conversation(14, 2), conversation(11, 3)]
+
+
+def test_a_shard_holds_what_the_model_gives_for_each_conversation_alone(model, call, tmp_path):
+    path = tmp_path / "own-0000.safetensors"
+    write_shard(call, SOME, FeaturePlan(top_k=4, layers=(1, 2), tokens_per_forward=30), path)
+    shard, start = read_shard(path), 0
+    assert shard["lengths"].tolist() == [9, 14, 11]
+    for one in SOME:
+        rows = slice(start, start + len(one.token_ids))
+        with torch.no_grad():
+            whole = model(torch.tensor([one.token_ids]), output_hidden_states=True)
+        torch.testing.assert_close(shard["features"][rows].float(), whole.hidden_states[-1][0], rtol=1e-2, atol=1e-2)
+        for place, layer in enumerate((1, 2)):
+            hidden = whole.hidden_states[layer][0]
+            torch.testing.assert_close(shard["layers"][rows, place].float(), hidden, rtol=1e-2, atol=1e-3)
+        judged = torch.tensor(one.judged)
+        top = whole.logits[0].topk(4)
+        assert torch.equal(shard["top_ids"][rows][judged], top.indices[judged].to(torch.int32))
+        torch.testing.assert_close(shard["top_logits"][rows][judged].float(), top.values[judged], rtol=1e-2, atol=1e-3)
+        normalizer = whole.logits[0].logsumexp(-1)
+        torch.testing.assert_close(shard["log_normalizer"][rows][judged], normalizer[judged], rtol=1e-4, atol=1e-4)
+        assert bool((shard["top_ids"][rows][~judged] == 0).all())
+        start = rows.stop
+
+
+def test_only_the_targets_own_greedy_answers_pass_as_such(model, call, tmp_path):
+    ids = list(SOME[0].token_ids[:4])
+    for _ in range(20):
+        with torch.no_grad():
+            ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
+    own = Conversation(tuple(ids), tuple(place >= 4 for place in range(len(ids))), "0" * 64)
+    path = tmp_path / "own-held-0000.safetensors"
+    write_shard(call, [conversation(20, 5), own], FeaturePlan(top_k=2), path)
+    kept = FeatureSet([path], layers=False).greedy_only()
+    assert len(kept) == 1
+    assert kept.load([0]).token_ids[0].tolist() == ids
+
+
+def test_embeddings_and_lm_head_are_the_models(model, call):
+    ids = torch.tensor([3, 5, 30])
+    borrowed = borrow(call, ids)
+    assert torch.equal(borrowed.embedding, model.model.embed_tokens.weight)
+    torch.testing.assert_close(borrowed.lm_head, model.lm_head.weight[ids])
+
+
+def test_a_biased_lm_head_is_refused(model):
+    torch.manual_seed(0)
+    biased = LlamaForCausalLM(model.config).eval()
+    biased.lm_head.bias = torch.nn.Parameter(torch.ones(VOCAB))
+    with pytest.raises(TargetMismatch, match="bias"):
+        borrow(ModelCall(biased), None)
+
+
+class Words:
+    """A tokenizer for which every character is a token and turns are marked."""
+
+    all_special_ids = [0]
+
+    def apply_chat_template(self, messages, *, add_generation_prompt, return_dict):
+        ids = []
+        for message in messages:
+            ids += [1 if message["role"] == "user" else 2, *(3 + ord(c) % 50 for c in message["content"]), 0]
+        return {"input_ids": [*ids, 2] if add_generation_prompt else ids}
+
+
+@pytest.fixture
+def store(call, tmp_path):
+    path = tmp_path / "talks.jsonl"
+    path.write_text("".join(f'{{"question": "q{n}?", "answer": "{"word" * (n % 5 + 1)}"}}\n' for n in range(60)))
+    data = DataSpec(
+        sources={"talks": SourceSpec(path=path, repeat=2)}, validate_on="talks", held_out_share=0.2, tokens_per_shard=200
+    )
+    return lambda: FeatureStore(tmp_path / "shards", data, Words(), call, FeaturePlan(top_k=3), seed=0)
+
+
+def test_shards_are_written_in_order_until_there_are_enough_tokens_and_taken_up_again(store):
+    first = store()
+    whole = first.cost(["talks"]).tokens
+    assert first.write(["talks"], tokens=250) >= 250
+    assert len(first.present("talks")) == 2
+    again = store()
+    assert again.present("talks") == first.present("talks")
+    rest = again.cost(["talks"])
+    assert 0 < rest.tokens < whole
+    assert again.write(["talks"]) == rest.tokens
+    assert again.cost(["talks"]).tokens == 0
+    assert again.training_shards() == again.present("talks") * 2
+
+
+def test_what_is_held_out_is_never_learnt_from(store):
+    full = store()
+    full.write(["talks", "talks-held"])
+    seen = {c.key for shard in full._planned["talks"] for c in shard.conversations}
+    held = {c.key for shard in full._planned["talks-held"] for c in shard.conversations}
+    assert held
+    assert not seen & held
+
+
+def test_the_predicted_size_is_the_real_one(store):
+    full = store()
+    predicted = full.cost(["talks"]).gigabytes
+    full.write(["talks"])
+    tensors = [read_shard(path) for path in full.present("talks")]
+    real = sum(t.numel() * t.element_size() for shard in tensors for name, t in shard.items() if name != "lengths")
+    assert real / 1e9 == pytest.approx(predicted)
+
+
+def test_counts_include_shards_that_are_still_to_come(store):
+    fresh = store()
+    before = fresh.counts(VOCAB)
+    fresh.write(["talks"])
+    assert torch.equal(fresh.counts(VOCAB), before)
+    assert torch.equal(before, 2 * FeatureSet(fresh.present("talks"), layers=False).token_counts(VOCAB))
+
+
+def test_a_shard_of_a_source_that_has_changed_is_not_taken_for_the_new_one(store, tmp_path):
+    store().write(["talks"], tokens=1)
+    path = tmp_path / "talks.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[40:]))
+    assert store().present("talks") == []
+
+
+def test_an_unknown_part_is_named(store):
+    with pytest.raises(SpecError, match="talks-held"):
+        store().present("tlaks")

@@ -1,0 +1,50 @@
+"""Chain acceptance against a decoder that is written out."""
+
+import torch
+
+from specdec.training.building import fresh_head
+from specdec.training.validation import DEPTH, chain_acceptance
+
+
+def drafts(head, borrowed, ids, features, start, depth):
+    """A greedy chain after row `start`, fed with its own tokens, and nothing cached."""
+    hidden = features[None, : start + 1]
+    tokens, found = ids[1 : start + 2].tolist(), []
+    for _ in range(depth):
+        embeddings = borrowed.embedding[torch.tensor(tokens)][None]
+        last = head(embeddings, hidden, torch.arange(len(tokens))[None])[:, -1:]
+        found.append(int((last[0, 0] @ borrowed.lm_head.T).argmax()))
+        hidden, tokens = torch.cat((hidden, last), 1), [*tokens, found[-1]]
+    return found
+
+
+def test_it_is_what_a_chain_decoder_does_on_the_same_answers(batch, head_sizes, borrowed, trainer):
+    run = trainer("some", optimizer={"learning_rate": 1e-2}, budget={"steps": 120}, validate_every=1000)
+    run.run()
+    batched = batch(21, 16, seed=4)
+    found = chain_acceptance(run.head, borrowed, [batched])
+    tested, accepted, cycles, committed = [0] * DEPTH, [0] * DEPTH, 0, 0
+    for row, length in enumerate((21, 16)):
+        ids = batched.token_ids[row, :length]
+        here = 1
+        while here < length - 2:
+            depth = min(DEPTH, length - 2 - here)
+            chain = drafts(run.head, borrowed, ids, batched.features[row, :length], here, depth)
+            good = 0
+            for step, token in enumerate(chain):
+                tested[step] += 1
+                if token != int(ids[here + 2 + step]):
+                    break
+                accepted[step] += 1
+                good += 1
+            cycles, committed = cycles + 1, committed + min(good + 1, length - 2 - here)
+            here += good + 1
+    assert found.positions == sum(tested)
+    assert found.alpha == tuple(a / t if t else 0.0 for a, t in zip(accepted, tested, strict=True))
+    assert found.tau == committed / cycles
+    assert 1.0 < found.tau <= DEPTH + 1
+
+
+def test_a_head_that_repeats_the_feature_is_right_where_the_text_repeats(batch, head_sizes, borrowed):
+    head = fresh_head(head_sizes(), borrowed.lm_head, 0)
+    assert chain_acceptance(head, borrowed, [batch(20)]).tau == 1.0
