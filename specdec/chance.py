@@ -14,13 +14,9 @@ import torch
 from torch import Tensor
 
 from specdec.errors import NumericsError, SpecdecError
+from specdec.noise import gumbels, mix, signed
 
 R = TypeVar("R", bound=Hashable)
-
-_MASK = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15
-_MIX_1 = 0xBF58476D1CE4E5B9
-_MIX_2 = 0x94D049BB133111EB
 
 
 class DraftChance(ABC):
@@ -73,49 +69,6 @@ class _Positions:
         self.last = position
 
 
-# --- seeded ---------------------------------------------------------------------------------------------------------
-
-
-def mix(*words: int) -> int:
-    """A 64-bit hash of integers (the finaliser of SplitMix64 after each word)."""
-    state = 0
-    for word in words:
-        state = (state + _GOLDEN + (word & _MASK)) & _MASK
-        state = ((state ^ (state >> 30)) * _MIX_1) & _MASK
-        state = ((state ^ (state >> 27)) * _MIX_2) & _MASK
-        state ^= state >> 31
-    return state
-
-
-def _signed(word: int) -> int:
-    return word - (1 << 64) if word >> 63 else word
-
-
-def _shift(words: Tensor, bits: int) -> Tensor:
-    """Logical right shift of int64."""
-    return (words >> bits) & ((1 << (64 - bits)) - 1)
-
-
-def uniforms(key: int, ids: Tensor) -> Tensor:
-    """[k] float64 in (0, 1), a function of (key, id) alone: a 52-bit hash in wrapping int64, the same on every device.
-
-    A 53rd bit would round the largest value to 1, whose Gumbel noise is infinite.
-    """
-    words = ids.to(torch.int64) * _signed(_GOLDEN) + _signed(key)
-    words = (words ^ _shift(words, 30)) * _signed(_MIX_1)
-    words = (words ^ _shift(words, 27)) * _signed(_MIX_2)
-    words = words ^ _shift(words, 31)
-    return (_shift(words, 12).to(torch.float64) + 0.5) * 2.0**-52
-
-
-def gumbels(seed: int, position: int, ids: Tensor) -> Tensor:
-    """[k] float64 standard Gumbel noise keyed by (seed, position, id).
-
-    Source: arXiv 2408.07978 (drafter-invariant speculation by shared noise); Gumbel-max trick.
-    """
-    return -torch.log(-torch.log(uniforms(mix(seed, position), ids)))
-
-
 class SeededTargetChance(TargetChance):
     """Choices keyed by (seed, position, token): plain decoding with the same seed draws the same tokens."""
 
@@ -143,7 +96,7 @@ class SeededDraftChance(DraftChance):
     def __init__(self, seed: int) -> None:
         self._seed = mix(seed, 3)
         self._flips = 0
-        self._generator = torch.Generator().manual_seed(_signed(self._seed))
+        self._generator = torch.Generator().manual_seed(signed(self._seed))
 
     def draw(self, probs: Tensor, count: int, *, replacement: bool) -> list[int]:
         weights = probs.detach().to("cpu", torch.float64)
@@ -156,9 +109,6 @@ class SeededDraftChance(DraftChance):
     def flip(self, probability: float) -> bool:
         self._flips += 1
         return (mix(self._seed, 4, self._flips) >> 11) * 2.0**-53 < probability
-
-
-# --- replayed -------------------------------------------------------------------------------------------------------
 
 
 class _Script:
@@ -245,11 +195,6 @@ class Coins:
 def seeded(seed: int) -> Coins:
     """Production coins of the request with this key."""
     return Coins(SeededDraftChance(seed), SeededTargetChance(seed))
-
-
-def request_key(spec_seed: int, request_index: int) -> int:
-    """The key of a request that brings no seed of its own."""
-    return mix(spec_seed, request_index, 5)
 
 
 def outcomes(run: Callable[[Coins], R], *, limit: int = 5_000_000) -> dict[R, float]:

@@ -4,21 +4,15 @@ The order and meaning are those of `transformers.generate`: bias and penalties, 
 top-k, top-p, min-p. Presence and frequency penalties have OpenAI's meaning: they look at generated tokens only.
 """
 
-from collections import Counter
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
 from specdec.chance import TargetChance
-from specdec.errors import NumericsError, SpecError
-from specdec.tree import DraftTree
-
-LogitsProcessor: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""(input_ids [1, length], scores [1, vocab]) -> scores [1, vocab]: the protocol of transformers' LogitsProcessor."""
+from specdec.errors import NumericsError
 
 FIRST_CUT = 256
 """Tokens that top-p looks at first. A full sort of 49,152 costs 11 ms, the likeliest 256 cost 0.1 and 4,096 cost 0.4."""
@@ -134,9 +128,6 @@ def _normalised(ids: Tensor, weights: Tensor) -> TokenDist | None:
     return TokenDist(ids, weights, int(ids[0]) if len(ids) == 1 else None)
 
 
-# --- cuts -----------------------------------------------------------------------------------------------------------
-
-
 def cut(logits: Tensor, cuts: Cuts) -> TokenDist:
     """Temperature, top-k, top-p and min-p of one row [vocab]. Temperature 0: the lowest-id argmax."""
     if not cuts.temperature:
@@ -208,117 +199,3 @@ def draft_probs(logits: Tensor, target_ids: Tensor | None, vocab_size: int, cuts
     else:
         q[:, target_ids] = rows
     return q
-
-
-# --- the target's law -----------------------------------------------------------------------------------------------
-
-
-class Warp:
-    """One request's way from logits to p.
-
-    stop_ids end the sequence: below one of them the law is that token for ever, so that nothing is computed (and no
-    processor is called) after the end.
-    """
-
-    def __init__(
-        self, sampling: Sampling, *, prompt_length: int, stop_ids: frozenset[int], processors: Sequence[LogitsProcessor] = ()
-    ) -> None:
-        self.sampling = sampling
-        self.prompt_length = prompt_length
-        self.stop_ids = stop_ids
-        self._processors = tuple(processors)
-        self._penalised = (
-            sampling.repetition_penalty != 1.0 or bool(sampling.presence_penalty) or bool(sampling.frequency_penalty)
-        )
-
-    @property
-    def depends_on_path(self) -> bool:
-        """Whether the raw logits of a node are changed before temperature."""
-        return self._penalised or bool(self._processors or self.sampling.logit_bias or self.sampling.min_new_tokens)
-
-    def dists(self, logits: Tensor, prefix: Sequence[int], tree: DraftTree) -> "TargetDists":
-        """The target's law at the nodes of `tree`.
-
-        logits: [nodes, vocab], left as they are. prefix: prompt and emitted tokens, root included.
-        """
-        return TargetDists(self, logits, prefix, tree)
-
-    def row(self, logits: Tensor, tokens: Sequence[int]) -> TokenDist:
-        """P after `tokens` (prompt included) for one row of logits [vocab]."""
-        return cut(self.processed(logits, tokens) if self.depends_on_path else logits, self.sampling)
-
-    def processed(self, logits: Tensor, tokens: Sequence[int]) -> Tensor:
-        """Bias, penalties, minimum length and user processors, on a copy in at least float32."""
-        options = self.sampling
-        scores = logits.to(torch.float64 if logits.dtype == torch.float64 else torch.float32, copy=True)
-        for token, bias in options.logit_bias.items():
-            scores[token] += bias
-        if options.repetition_penalty != 1.0:
-            seen = torch.tensor(sorted(set(tokens)), device=scores.device)
-            values = scores[seen]
-            penalty = options.repetition_penalty
-            scores[seen] = torch.where(values < 0, values * penalty, values / penalty)
-        generated = tokens[self.prompt_length :]
-        if generated and (options.presence_penalty or options.frequency_penalty):
-            counts = Counter(generated)
-            penalties = [options.presence_penalty + options.frequency_penalty * n for n in counts.values()]
-            scores[torch.tensor(list(counts), device=scores.device)] -= torch.tensor(
-                penalties, dtype=scores.dtype, device=scores.device
-            )
-        if len(generated) < options.min_new_tokens and self.stop_ids:
-            scores[torch.tensor(sorted(self.stop_ids), device=scores.device)] = float("-inf")
-        if self._processors:
-            input_ids = torch.tensor([list(tokens)], device=scores.device)
-            for processor in self._processors:
-                scores = _checked(processor(input_ids, scores[None]), scores, processor)
-        return scores
-
-
-def _checked(answer: Any, scores: Tensor, processor: LogitsProcessor) -> Tensor:
-    if not isinstance(answer, Tensor) or answer.shape != (1, len(scores)):
-        got = f"a tensor {tuple(answer.shape)}" if isinstance(answer, Tensor) else type(answer).__name__
-        raise SpecError(f"logits processor {processor!r} returned {got}; expected the scores, a tensor (1, {len(scores)})")
-    return answer[0]
-
-
-class TargetDists:
-    """p by node, each computed once and only when it is asked for."""
-
-    __slots__ = ("_greedy", "_logits", "_prefix", "_rows", "_tree", "_warp", "fallbacks")
-
-    def __init__(self, warp: Warp, logits: Tensor, prefix: Sequence[int], tree: DraftTree) -> None:
-        self._warp = warp
-        self._logits = logits
-        self._prefix = prefix
-        self._tree = tree
-        self._rows: dict[int, TokenDist] = {}
-        self._greedy: list[int] | None = None
-        self.fallbacks = 0
-
-    def row(self, node: int) -> TokenDist:
-        """P at `node`."""
-        if node not in self._rows:
-            self._rows[node] = self._compute(node)
-        return self._rows[node]
-
-    def fall_back(self, dist: TokenDist) -> TokenDist:
-        """`dist` itself, where a residual came out empty: an event of probability zero up to rounding, which is counted."""
-        self.fallbacks += 1
-        return dist
-
-    def _compute(self, node: int) -> TokenDist:
-        if node > 0 and self._tree.tokens[node] in self._warp.stop_ids:
-            return point_mass(self._tree.tokens[node])
-        if self._warp.depends_on_path:
-            return self._warp.row(self._logits[node], [*self._prefix, *self._tree.path_tokens(node)])
-        if not self._warp.sampling.temperature:
-            return self._greedy_row(node)
-        return cut(self._logits[node], self._warp.sampling)
-
-    def _greedy_row(self, node: int) -> TokenDist:
-        if self._greedy is None:
-            best, tokens = self._logits.max(-1)
-            if not bool((best > float("-inf")).all()):
-                raise NumericsError("a row of logits has NaN or no finite value")
-            self._greedy = tokens.tolist()
-        return point_mass(self._greedy[node])

@@ -10,22 +10,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic
 
-import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 from typing_extensions import TypeVar
 
 from specdec.chance import DraftChance, TargetChance
-from specdec.contracts import (
-    BuilderDeclaration,
-    DrafterDeclaration,
-    Features,
-    TargetDeclaration,
-    VerifierDeclaration,
-)
-from specdec.distributions import TargetDists
-from specdec.records import Answer, Committed, HiddenStates, Proposal, Scored, Verdict
-from specdec.tree import DraftTree, TreeSketch
+from specdec.contracts import BuilderDeclaration, DrafterDeclaration, Features, TargetDeclaration, VerifierDeclaration
+from specdec.exchange import Budget, DraftStart, Frontier, TargetFacts
+from specdec.records import Answer, Committed, Proposal, Scored, Verdict
+from specdec.tree import DraftTree
+from specdec.warp import TargetDists
+
+__all__ = [
+    "Budget",
+    "BuildTools",
+    "DraftSession",
+    "DraftStart",
+    "Drafter",
+    "Frontier",
+    "PartOptions",
+    "Prefilled",
+    "Target",
+    "TargetFacts",
+    "TargetState",
+    "TextCodec",
+    "TreeBuilder",
+    "Verifier",
+]
 
 
 class PartOptions(BaseModel):
@@ -35,40 +46,6 @@ class PartOptions(BaseModel):
 
 
 OptionsT = TypeVar("OptionsT", bound=PartOptions, default=Any)
-
-
-@dataclass(frozen=True, slots=True)
-class Frontier:
-    """Nodes of a growing tree for which the builder asks the drafter. Their ids hold until the next step."""
-
-    tree: TreeSketch
-    nodes: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """What a draft may cost. nodes: drafted nodes, root excluded; depth: levels below the root (limit and context room).
-
-    stop_ids: tokens after which the sequence ends, below which drafting is useless.
-    seconds_for: measured forward seconds by total rows of the batch, where a profile is given.
-    """
-
-    nodes: int
-    depth: int
-    stop_ids: frozenset[int] = frozenset()
-    seconds_for: Callable[[int], float] | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DraftStart:
-    """One sequence at the start of drafting: the prompt, the first token, and the prompt's hidden states [prompt, ...].
-
-    `hidden` row i belongs to prompt token i, the node at which token i + 1 was drawn.
-    """
-
-    prompt: tuple[int, ...]
-    first_token: int
-    hidden: HiddenStates
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,7 +87,7 @@ class Target(ABC, Generic[OptionsT]):
 
     @property
     @abstractmethod
-    def facts(self) -> "TargetFacts":
+    def facts(self) -> TargetFacts:
         """Sizes and limits, known after loading."""
 
     @property
@@ -151,22 +128,6 @@ class Target(ABC, Generic[OptionsT]):
     @abstractmethod
     def head(self, hidden: Tensor) -> Tensor:
         """[n, vocab] logits of post-norm hidden states, soft caps and scales included."""
-
-
-@dataclass(frozen=True, slots=True)
-class TargetFacts:
-    """vocab_size: columns of the logits. max_positions: the context; None: unbounded. stop_ids: of the generation config."""
-
-    vocab_size: int
-    max_positions: int | None
-    stop_ids: frozenset[int]
-    hidden_size: int | None
-    num_layers: int | None
-    device: torch.device
-    dtype: torch.dtype
-    description: str
-    max_tree_nodes: int | None = None
-    trees: bool = True
 
 
 class TextCodec(ABC):

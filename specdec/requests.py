@@ -7,14 +7,16 @@ from typing import Any
 
 from torch import Tensor
 
-from specdec.chance import Coins, mix, request_key
+from specdec.chance import Coins
 from specdec.contracts import Guarantee
-from specdec.distributions import LogitsProcessor, Sampling, Warp
+from specdec.distributions import Sampling
 from specdec.errors import SpecError
 from specdec.interfaces import Target
+from specdec.noise import mix, request_key
 from specdec.records import Generation, Scored, StepRecord, TokenLogprobs
 from specdec.stopping import Emitted, StopRules
 from specdec.tree import root_only
+from specdec.warp import LogitsProcessor, Warp
 
 Conversation = Sequence[Mapping[str, str]]
 

@@ -12,9 +12,9 @@ import torch
 from pydantic import BeforeValidator, Field, model_validator
 from torch import Tensor
 
-from specdec.chance import mix, uniforms
 from specdec.errors import SpecError
 from specdec.interfaces import PartOptions
+from specdec.noise import mix, uniforms
 
 SUM_TOLERANCE = 1e-9
 

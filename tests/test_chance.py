@@ -6,17 +6,9 @@ import pytest
 import torch
 from scipy.stats import chi2
 
-from specdec.chance import (
-    SeededDraftChance,
-    SeededTargetChance,
-    gumbels,
-    mix,
-    outcomes,
-    request_key,
-    seeded,
-    uniforms,
-)
+from specdec.chance import SeededDraftChance, SeededTargetChance, outcomes, seeded
 from specdec.errors import NumericsError, SpecdecError
+from specdec.noise import gumbels, mix, request_key, uniforms
 
 FALSE_ALARM = 1e-6
 """Of every chi-square test here, if its seed were drawn anew."""

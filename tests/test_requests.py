@@ -3,9 +3,10 @@ from dataclasses import replace
 
 import pytest
 
-from specdec.chance import request_key, seeded
+from specdec.chance import seeded
 from specdec.distributions import Sampling
 from specdec.errors import SpecError
+from specdec.noise import request_key
 from specdec.requests import Request, open_rows, requests_of
 
 WRONG = {

@@ -10,13 +10,14 @@ from torch import Tensor
 from specdec.chance import Coins, TargetChance, outcomes
 from specdec.contracts import Features
 from specdec.decoder import Decoder
-from specdec.distributions import Sampling, TargetDists, Warp
+from specdec.distributions import Sampling
 from specdec.growth import Grower
 from specdec.interfaces import DraftStart, Target
 from specdec.losslessness.exact import Emission, ExactProof, NextLaw, prove
 from specdec.records import HiddenStates, Verdict
 from specdec.requests import Request, Row, open_rows
 from specdec.tree import DraftTree
+from specdec.warp import TargetDists, Warp
 
 
 def prove_step(decoder: Decoder, prefix: Sequence[int], *, depth: int) -> ExactProof:

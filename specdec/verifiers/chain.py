@@ -4,12 +4,12 @@ from typing import ClassVar
 
 from specdec.chance import TargetChance
 from specdec.contracts import Draw, Shape, VerifierDeclaration
-from specdec.distributions import TargetDists
 from specdec.errors import PluginError
 from specdec.interfaces import BuildTools, PartOptions, Verifier
 from specdec.records import Verdict
 from specdec.tree import DraftTree
 from specdec.verification import check_drafted, siblings
+from specdec.warp import TargetDists
 
 ACCEPTS = frozenset({Draw.IID, Draw.WITHOUT_REPLACEMENT})
 

@@ -4,11 +4,11 @@ from typing import ClassVar
 
 from specdec.chance import TargetChance
 from specdec.contracts import ALL_SHAPES, Draw, VerifierDeclaration
-from specdec.distributions import TargetDists
 from specdec.interfaces import BuildTools, PartOptions, Verifier
 from specdec.records import Verdict
 from specdec.tree import DraftTree
 from specdec.verification import siblings
+from specdec.warp import TargetDists
 
 ACCEPTS = frozenset(Draw)
 

@@ -6,11 +6,12 @@ import torch
 
 from specdec.chance import TargetChance
 from specdec.contracts import ALL_SHAPES, Draw, VerifierDeclaration
-from specdec.distributions import TargetDists, TokenDist
+from specdec.distributions import TokenDist
 from specdec.interfaces import BuildTools, PartOptions, Verifier
 from specdec.records import Verdict
 from specdec.tree import DraftTree
 from specdec.verification import check_drafted, siblings
+from specdec.warp import TargetDists
 
 ACCEPTS = frozenset({Draw.IID, Draw.WITHOUT_REPLACEMENT})
 

@@ -7,11 +7,12 @@ from pydantic import ValidationError
 from specdec.builders.chain import Chain, ChainOptions
 from specdec.builders.dynamic import Dynamic, DynamicOptions
 from specdec.builders.fixed import Fixed, FixedOptions
-from specdec.chance import mix, seeded
+from specdec.chance import seeded
 from specdec.contracts import Gives
 from specdec.drafters.model import ModelDrafter, ModelOptions
 from specdec.errors import TargetMismatch
 from specdec.interfaces import Budget, BuildTools, DraftStart, Frontier
+from specdec.noise import mix
 from specdec.records import Committed, HiddenStates
 from specdec.tables import ProbabilityTable
 from specdec.targets.tabular import Tabular as TabularTarget

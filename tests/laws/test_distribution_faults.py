@@ -10,7 +10,7 @@ from specdec.builders.fixed import Fixed, FixedOptions
 from specdec.builders.sampled import Sampled, SampledOptions
 from specdec.chance import Coins, DraftChance, TargetChance, outcomes, seeded
 from specdec.contracts import DrafterDeclaration, Gives, NamedDeclaration, mismatches
-from specdec.distributions import Cuts, Sampling, Warp, draft_probs
+from specdec.distributions import Cuts, Sampling, draft_probs
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.errors import PluginError
 from specdec.interfaces import Budget, Drafter, DraftSession, PartOptions, Verifier
@@ -22,6 +22,7 @@ from specdec.verifiers.chain import Chain as ChainRule
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound
 from specdec.verifiers.point_mass import PointMass
+from specdec.warp import Warp
 
 GREEDY_CHAIN = (Chain, ChainOptions(length=1))
 SAMPLED_CHAIN = (Chain, ChainOptions(length=1, draw="sampled"))

@@ -149,7 +149,9 @@ def test_rows_that_stay_keep_their_uncommitted_drafts(kind, make_runtime, prompt
     paths = [trees[0].path(5), trees[2].path(8)]
     runtime.commit(state, paths)
     state.check_integrity()
-    after = [[*prompts[r], trees[r].tokens[0], *(trees[r].tokens[n] for n in path)] for r, path in zip((0, 2), paths, strict=True)]
+    after = [
+        [*prompts[r], trees[r].tokens[0], *(trees[r].tokens[n] for n in path)] for r, path in zip((0, 2), paths, strict=True)
+    ]
     others = [random_tree(6, len(tokens), seed=row + 5) for row, tokens in enumerate(after)]
     for tokens, tree, scored in zip(after, others, runtime.score(state, others), strict=True):
         torch.testing.assert_close(scored.logits, path_logits(runtime, tokens, tree), **EXACT)

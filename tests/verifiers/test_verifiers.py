@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from specdec.chance import Coins, SeededDraftChance, TargetChance, outcomes, seeded
 from specdec.contracts import Draw, Shape
-from specdec.distributions import Sampling, TokenDist, Warp
+from specdec.distributions import Sampling, TokenDist
 from specdec.errors import NumericsError, PluginError
 from specdec.interfaces import PartOptions
 from specdec.tree import DraftTree, TreeSketch, root_only
@@ -18,6 +18,7 @@ from specdec.verifiers.chain import Chain
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound
 from specdec.verifiers.point_mass import PointMass
+from specdec.warp import Warp
 
 VOCAB = 4
 ROOT_POSITION = 7

@@ -1,0 +1,59 @@
+"""What a decoder tells its parts, and a target of itself."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from specdec.records import HiddenStates
+from specdec.tree import TreeSketch
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """Nodes of a growing tree for which the builder asks the drafter. Their ids hold until the next step."""
+
+    tree: TreeSketch
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What a draft may cost. nodes: drafted nodes, root excluded; depth: levels below the root (limit and context room).
+
+    stop_ids: tokens after which the sequence ends, below which drafting is useless.
+    seconds_for: measured forward seconds by total rows of the batch, where a profile is given.
+    """
+
+    nodes: int
+    depth: int
+    stop_ids: frozenset[int] = frozenset()
+    seconds_for: Callable[[int], float] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DraftStart:
+    """One sequence at the start of drafting: the prompt, the first token, and the prompt's hidden states [prompt, ...].
+
+    `hidden` row i belongs to prompt token i, the node at which token i + 1 was drawn.
+    """
+
+    prompt: tuple[int, ...]
+    first_token: int
+    hidden: HiddenStates
+
+
+@dataclass(frozen=True, slots=True)
+class TargetFacts:
+    """vocab_size: columns of the logits. max_positions: the context; None: unbounded. stop_ids: of the generation config."""
+
+    vocab_size: int
+    max_positions: int | None
+    stop_ids: frozenset[int]
+    hidden_size: int | None
+    num_layers: int | None
+    device: torch.device
+    dtype: torch.dtype
+    description: str
+    max_tree_nodes: int | None = None
+    trees: bool = True
