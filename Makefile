@@ -1,8 +1,10 @@
 # Every target does its own set-up; the second run finds it done.
 # PIP_OPTIONS: more options for pip, such as another index for a CPU-only torch.
+# WORKERS: test processes, of one thread each: two threaded torch programs side by side wait for each other.
 
 PYTHON ?= python3
 PIP_OPTIONS ?=
+WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
@@ -14,7 +16,7 @@ demo: $(STAMP)
 	$(BIN)/specdec generate ngram-tree --prompt-file examples/repeat.txt --max-new-tokens 160 --compare
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m "not gpu and not network"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not gpu and not network"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
