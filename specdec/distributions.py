@@ -123,9 +123,10 @@ def _normalised(ids: Tensor, weights: Tensor) -> TokenDist | None:
         raise NumericsError(f"probabilities sum to {total}")
     if total <= 0:
         return None
-    kept = weights > 0
-    ids, weights = ids[kept], weights[kept] / total
-    return TokenDist(ids, weights, int(ids[0]) if len(ids) == 1 else None)
+    if not bool((weights > 0).all()):
+        kept = weights > 0
+        ids, weights = ids[kept], weights[kept]
+    return TokenDist(ids, weights / total, int(ids[0]) if len(ids) == 1 else None)
 
 
 def cut(logits: Tensor, cuts: Cuts) -> TokenDist:
@@ -139,7 +140,8 @@ def cut(logits: Tensor, cuts: Cuts) -> TokenDist:
         if not bool(best[0] < float("inf")):
             raise NumericsError("a row of logits has NaN or infinity")
         ids = (scaled >= best[-1]).nonzero()[:, 0]
-    probs = torch.softmax(scaled[ids], -1)
+        scaled = scaled[ids]
+    probs = torch.softmax(scaled, -1)
     if cuts.top_p is not None and cuts.top_p < 1:
         kept = _nucleus(probs, cuts.top_p)
         ids, probs = ids[kept], probs[kept]
@@ -164,14 +166,17 @@ def _nucleus(probs: Tensor, top_p: float) -> Tensor:
     """Ascending indices of the smallest set with mass >= top_p; ties at its edge go to lower indices."""
     size = FIRST_CUT
     while True:
-        ordered = probs.topk(min(size, len(probs))).values
+        ordered, index = probs.topk(min(size, len(probs)))
         count = int((ordered.cumsum(0) - ordered < top_p).sum())
         if count < len(ordered) or size >= len(probs):
             break
         size *= CUT_GROWTH
-    edge = ordered[max(count, 1) - 1]
+    count = max(count, 1)
+    edge = ordered[count - 1]
+    if count < len(ordered) and bool(ordered[count] < edge):
+        return index[:count].sort().values
     above = (probs > edge).nonzero()[:, 0]
-    tied = (probs == edge).nonzero()[:, 0][: max(count, 1) - len(above)]
+    tied = (probs == edge).nonzero()[:, 0][: count - len(above)]
     return torch.cat([above, tied]).sort().values
 
 

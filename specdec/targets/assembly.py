@@ -5,6 +5,7 @@ from typing import Any
 
 from specdec.errors import SpecdecError
 from specdec.interfaces import TargetFacts, TargetState
+from specdec.targets.allocator import keep_freed_memory
 from specdec.targets.capability import mask_plan, max_positions, no_trees_because
 from specdec.targets.loading import quiet, stop_ids
 from specdec.targets.model_call import ModelCall
@@ -39,6 +40,8 @@ def assemble(model: Any, settings: RunSettings, description: str) -> Assembled:
         if settings.probe:
             runtime = probed(runtime)
     call = runtime.call
+    if call.device.type == "cpu":
+        keep_freed_memory()
     facts = TargetFacts(
         vocab_size=call.vocab_size,
         max_positions=limits.max_positions,

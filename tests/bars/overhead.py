@@ -20,6 +20,7 @@ from specdec.drafters.none import NoDrafter
 from specdec.interfaces import BuildTools, Drafter, DraftSession, PartOptions, Prefilled, Target, TargetFacts, TargetState
 from specdec.records import PHASES, Distributions, Scored
 from specdec.requests import Request
+from specdec.targets.allocator import keep_freed_memory
 from specdec.verifiers.match import Match
 
 VOCAB, LAYERS, HEADS, DIM, PROMPT, STEPS = 49_152, 30, 3, 64, 256, 60
@@ -152,6 +153,7 @@ def milliseconds(builder_class, builder_options, drafter, sampling):
 
 
 def main() -> int:
+    keep_freed_memory()
     greedy, nucleus = Sampling(), Sampling(temperature=1.0, top_p=0.95)
     fixed = (Fixed, FixedOptions.model_validate({"paths": SIXTEEN}))
     dynamic = (Dynamic, DynamicOptions(width=8, depth=5, nodes=16))
