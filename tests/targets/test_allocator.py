@@ -21,6 +21,7 @@ print(faults())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not keep_freed_memory(), reason="no glibc here")
 def test_temporaries_cause_fewer_page_faults_once_freed_memory_is_kept():
     faults = [

@@ -1,0 +1,121 @@
+"""A tiny random model with draft heads of every kind, trained on nothing: drafts are poor and everything else is the same."""
+
+from functools import cache
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from specdec.contracts import DrafterDeclaration, Features, Gives
+from specdec.decoder import Declared, Decoder
+from specdec.distributions import Sampling
+from specdec.drafters.eagle import EagleDrafter
+from specdec.drafters.eagle3 import Eagle3Drafter
+from specdec.drafters.none import NoDrafter, NoneOptions
+from specdec.head_drafting.loading import ready
+from specdec.heads.checkpoint import HeadCheckpoint
+from specdec.heads.config import HeadConfig, Inputs
+from specdec.heads.eagle import EagleHead
+from specdec.heads.eagle3 import EagleHead3
+from specdec.interfaces import BuildTools, PartOptions
+from specdec.targets.assembly import RunSettings, assemble
+from specdec.targets.huggingface import HuggingFaceTarget
+
+VOCAB, HIDDEN, LAYERS = 48, 32, (1, 2, 3)
+MODEL = {
+    "vocab_size": VOCAB,
+    "hidden_size": HIDDEN,
+    "intermediate_size": 40,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 96,
+    "initializer_range": 0.3,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+KINDS = {
+    "eagle": {},
+    "eagle, unshifted": {"inputs": Inputs.FEATURE_AND_UNSHIFTED_TOKEN},
+    "eagle, feature": {"inputs": Inputs.FEATURE},
+    "eagle, token": {"inputs": Inputs.TOKEN},
+    "eagle, reduced": {"draft_vocab_size": 20, "embedding_scale": 2.0, "feature_scale": 0.5, "fc_bias": False},
+    "eagle3": {"layers": LAYERS, "draft_vocab_size": 20, "own_lm_head": True},
+    "eagle3, whole": {"layers": (0, 2), "own_lm_head": True},
+}
+
+
+@cache
+def tiny_target(dtype=torch.float64, **changes) -> HuggingFaceTarget:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(LlamaConfig(**{**MODEL, **changes}), attn_implementation="sdpa").to(dtype).eval()
+    return HuggingFaceTarget(assemble(model, RunSettings(16, None, probe=False), "tiny"), None)
+
+
+def tiny_head(dtype=torch.float64, **changes) -> HeadCheckpoint:
+    """Small random weights, so that a draft goes on from its feature, as a trained head does."""
+    sizes = {"hidden_size": HIDDEN, "intermediate_size": 40, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+    config = HeadConfig(**{**sizes, "vocab_size": VOCAB, **changes})
+    head = EagleHead3(config) if config.layers else EagleHead(config)
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for name, parameter in head.named_parameters():
+            parameter.copy_(torch.ones_like(parameter) if "norm" in name else torch.randn(parameter.shape) * 0.15)
+            parameter.data = parameter.data.to(dtype)
+    head.eval().requires_grad_(False)
+    ids = None if config.draft_vocab_size is None else torch.arange(config.draft_vocab_size) * 2 + 1
+    return HeadCheckpoint(head, ids, None, head.lm_head.weight if config.layers else None)
+
+
+@pytest.fixture(scope="session")
+def target_of():
+    # Loading transformers' model code is not the time of the test that comes first.
+    tiny_target()
+    return tiny_target
+
+
+@pytest.fixture(scope="session")
+def head_of():
+    return tiny_head
+
+
+@pytest.fixture(params=KINDS.values(), ids=KINDS.keys())
+def kind(request):
+    """What is special about each kind of head."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def drafter_of():
+    """(drafter, its declaration) of a head of some kind."""
+
+    def make(target, changes, dtype=None):
+        dtype = target.facts.dtype if dtype is None else dtype
+        drafting = ready(tiny_head(dtype, **changes), target, dtype=dtype, device=target.facts.device)
+        config = drafting.head.config
+        features = Features(layers=config.layers) if config.layers else Features(last=config.inputs.has_feature)
+        drafter = Eagle3Drafter(drafting) if config.layers else EagleDrafter(drafting)
+        return drafter, DrafterDeclaration(Gives.DISTRIBUTIONS, features)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def decoder_of():
+    """A decoder; drafter: (drafter, declaration), or None for plain decoding."""
+
+    def make(target, drafter, builder, verifier, **sampling) -> Decoder:
+        tools = BuildTools(target=target)
+        made, declared = drafter or (NoDrafter.build(NoneOptions(), tools), NoDrafter.declares(NoneOptions()))
+        cls, options = builder
+        return Decoder(
+            target=target,
+            drafter=made,
+            builder=cls.build(options, tools),
+            verifier=verifier.build(PartOptions(), tools),
+            declared=Declared(declared, cls.declares(options), verifier.declares(PartOptions())),
+            sampling=Sampling(**sampling),
+        )
+
+    return make

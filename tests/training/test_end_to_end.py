@@ -1,0 +1,149 @@
+"""From questions to a trained head, by the command line, on a random model of two layers with a real tokenizer."""
+
+import json
+import shutil
+
+import pytest
+import torch
+import typer
+from safetensors.torch import load_file
+from transformers import LlamaConfig, LlamaForCausalLM
+from typer.testing import CliRunner
+
+from specdec.cli import train
+from specdec.compose import load
+from specdec.targets.gguf_cache import unpacked_folder
+from specdec.targets.loading import load_model
+from specdec.targets.model_call import ModelCall
+from specdec.training.building import borrow, fresh_head, head_config
+from specdec.training.conversations import Conversation
+from specdec.training.dataset import FeatureSet, draft_vocabulary
+from specdec.training.features import FeaturePlan, write_shard
+from specdec.training.loop import Trainer
+from specdec.training.spec import TrainingSpec
+
+SPEC = """
+name: tiny
+target: {{use: huggingface, model: {model}}}
+features: features
+output: run
+data:
+  sources:
+    own: {{path: own.jsonl, max_tokens: 80}}
+  validate_on: own
+  held_out_share: 0.3
+  tokens_per_shard: 400
+  top_k: 8
+  keep_layers: [0, 1, 1]
+head: {{kind: {kind}, layers: {layers}, draft_vocab_size: 500}}
+losses: {{regression: {regression}, cross_entropy: 1.0}}
+budget: {{steps: 6}}
+steps: {{start: 1, end: 2, switch_at: 0.5}}
+tokens_per_batch: 300
+validate_every: 3
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=49152,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        tie_word_embeddings=True,
+        initializer_range=0.3,
+        eos_token_id=2,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(unpacked_folder() / name, folder / name)
+    return folder
+
+
+def run(*arguments):
+    app = typer.Typer()
+    train.register(app)
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, result.output + str(result.exception)
+    return result.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["eagle", "eagle3"])
+def test_questions_become_answers_features_and_a_head(model, tmp_path, kind):
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text("".join(json.dumps({"question": f"What is {n}?", "answer": "-"}) + "\n" for n in range(24)))
+    output = run("data", "distill", questions, tmp_path / "own.jsonl", "--target", model, "--max-new-tokens", 20)
+    assert "24 of 24" in output
+    spec = tmp_path / "tiny.yaml"
+    layers, regression = ("[0, 1, 1]", 0.0) if kind == "eagle3" else ("[]", 0.1)
+    spec.write_text(SPEC.format(model=model, kind=kind, layers=layers, regression=regression))
+    output = run("train", spec)
+    assert "features still to be computed" in output
+    assert "step 6" in output
+    records = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert records[-1]["step"] == 6
+    tensors = load_file(tmp_path / "run" / "head" / "model.safetensors")
+    assert tensors["draft_ids"].shape == (500,)
+    assert ("lm_head.weight" in tensors) is (kind == "eagle3")
+
+
+@pytest.mark.slow
+def test_a_head_that_knows_four_answers_by_heart_drafts_them_in_the_decoder_as_validation_says(model, tmp_path):
+    limit = 40
+    questions = [[{"role": "user", "content": f"Tell me about {thing}."}] for thing in ("cats", "rain", "glass", "tea")]
+    plain = load("plain", target={"use": "huggingface", "model": str(model), "dtype": "float32"})
+    answers = plain.generate(questions, max_new_tokens=limit, ignore_eos=True)
+    told = [
+        Conversation(
+            tuple(answer.prompt_tokens) + tuple(answer.tokens),
+            (False,) * len(answer.prompt_tokens) + (True,) * len(answer.tokens),
+            f"{place:064x}",
+        )
+        for place, answer in enumerate(answers)
+    ]
+    call = ModelCall(load_model(str(model), dtype="float32", device="cpu", attention="sdpa"))
+    write_shard(call, told, FeaturePlan(top_k=8), tmp_path / "own-0000.safetensors")
+    data = FeatureSet([tmp_path / "own-0000.safetensors"], layers=False)
+    spec = TrainingSpec(
+        name="by heart",
+        target={"use": "huggingface", "model": str(model)},
+        features=tmp_path,
+        output=tmp_path / "run",
+        data={"sources": {"own": {"path": tmp_path / "none.jsonl"}}, "validate_on": "own"},
+        head={"draft_vocab_size": 300},
+        losses={"regression": 1.0, "cross_entropy": 1.0},
+        optimizer={"use": "muon"},
+        steps={"start": 5, "end": 5},
+        budget={"steps": 150},
+        tokens_per_batch=4096,
+        autocast=False,
+        validate_every=1000,
+        checkpoint_every=1000,
+    )
+    borrowed = borrow(call, draft_vocabulary(data.token_counts(call.vocab_size), 300))
+    head = fresh_head(head_config(spec.head, call.config, borrowed.embedding, data), borrowed.lm_head, 0)
+    run = Trainer(spec, head, borrowed, lambda: [tmp_path / "own-0000.safetensors"], data, print)
+    run.run()
+    promised = run.acceptance()
+    decoder = load(
+        {
+            "target": {"use": "huggingface", "model": str(model), "dtype": "float32"},
+            "drafter": {"use": "eagle", "head": str(tmp_path / "run" / "head")},
+            "tree": {"use": "chain", "length": 5},
+            "verifier": {"use": "match"},
+        }
+    )
+    again = decoder.generate(questions, max_new_tokens=limit, ignore_eos=True)
+    print(promised, run.step, [a.tokens[:20] for a in answers])
+    assert [answer.tokens for answer in again] == [answer.tokens for answer in answers]
+    records = [record for answer in again for record in answer.records]
+    tau = sum(record.committed for record in records) / len(records)
+    assert sum(record.accepted for record in records) >= 0.8 * sum(record.drafted for record in records)
+    assert tau == pytest.approx(promised.tau, rel=0.05)
