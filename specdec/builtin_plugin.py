@@ -9,13 +9,15 @@ from specdec.interfaces import Drafter, Target, TreeBuilder, Verifier
 
 @hookimpl
 def specdec_drafters() -> list[type[Drafter]]:
-    """Plain decoding, prompt lookup, a draft model, and a table for proofs."""
+    """Plain decoding, prompt lookup, a draft model, the EAGLE heads, and a table for proofs."""
+    from specdec.drafters.eagle import EagleDrafter
+    from specdec.drafters.eagle3 import Eagle3Drafter
     from specdec.drafters.model import ModelDrafter
     from specdec.drafters.ngram import NgramDrafter
     from specdec.drafters.none import NoDrafter
     from specdec.drafters.tabular import Tabular
 
-    return [NoDrafter, NgramDrafter, ModelDrafter, Tabular]
+    return [NoDrafter, NgramDrafter, ModelDrafter, EagleDrafter, Eagle3Drafter, Tabular]
 
 
 @hookimpl

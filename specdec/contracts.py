@@ -58,12 +58,16 @@ class Features:
 
 @dataclass(frozen=True, slots=True)
 class DrafterDeclaration:
-    """`targets` are specs of further models that the drafter needs, by option name; compose loads and injects them."""
+    """`targets` are specs of further models that the drafter needs, by option name; compose loads and injects them.
+
+    `unread`: its files are out of reach until it is loaded, so that this is what the options alone tell.
+    """
 
     gives: Gives
     features: Features = Features()
     targets: tuple[tuple[str, object], ...] = ()
     drafts: bool = True
+    unread: bool = False
 
 
 @dataclass(frozen=True, slots=True)

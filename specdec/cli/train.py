@@ -1,16 +1,16 @@
-"""`train`: a draft head from a training spec. `distill`: conversations to train on, answered by the target itself."""
+"""`train`: a draft head from a training spec. `distill`: conversations to train on, answered by the target itself.
+
+What they need is imported when they are called, so that other commands start without it.
+"""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from specdec.cli.terminal import Settings, TargetModel, guarded
 from specdec.compose import load
-from specdec.training.conversations import read_messages
-from specdec.training.distill import DistillPlan, distill, questions_of
-from specdec.training.reading import read_training_spec
-from specdec.training.run import log_to, trainer
 
 
 def register(app: typer.Typer) -> None:
@@ -27,8 +27,37 @@ def train(
     settings: Settings = None,
 ) -> None:
     """The run's folder gets log.jsonl, checkpoint.pt and the head that was best on held-out answers."""
+    from specdec.training.reading import read_training_spec
+    from specdec.training.run import log_to, trainer
+
     plan = read_training_spec(spec, tuple(settings or ()))
-    trainer(plan, log_to(plan.output / "log.jsonl")).run()
+    log = log_to(plan.output / "log.jsonl")
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeElapsedColumn()
+    ) as bar:
+        task = bar.add_task("features", total=1.0)
+
+        def report(record: dict[str, Any]) -> None:
+            log(record)
+            if (line := _line(record)) is not None:
+                bar.console.print(line, highlight=False)
+
+        run = trainer(plan, report)
+        run.on_step = lambda: bar.update(task, description=f"step {run.step}", completed=run.progress)
+        run.run()
+
+
+def _line(record: dict[str, Any]) -> str | None:
+    """What a person wants to see of a log record; None: nothing."""
+    if "features_missing" in record:
+        missing = record["features_missing"]
+        return f"features still to be computed: {missing['tokens']:,} tokens, {missing['gigabytes']:.2f} GB"
+    if "covered" in record:
+        return "draft vocabulary covers " + ", ".join(f"{share:.1%} of {name}" for name, share in record["covered"].items())
+    if "tau" in record:
+        alphas = " ".join(f"{alpha:.3f}" for alpha in record["alpha"])
+        return f"step {record['step']}: {record['tokens']:,} tokens seen, tau {record['tau']:.3f}, n-alpha {alphas}"
+    return None
 
 
 @guarded
@@ -43,6 +72,9 @@ def answer(
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
     """Prints progress after each batch."""
+    from specdec.training.conversations import read_messages
+    from specdec.training.distill import DistillPlan, distill, questions_of
+
     asked = questions_of(read_messages(questions))
     decoder = load(strategy, target=target)
     plan = DistillPlan(max_new_tokens=max_new_tokens, temperature=temperature, batch=batch, seed=seed)

@@ -47,6 +47,9 @@ class HeadConfig(BaseModel):
     feature_scale: Annotated[float, Field(gt=0, description="multiplies features before fc")] = 1.0
     layers: Annotated[tuple[int, ...], Field(description="EAGLE-3: the target's layers whose inputs are fused")] = ()
     target_hidden_size: Annotated[int | None, Field(ge=1, description="EAGLE-3: width of the target, if another")] = None
+    norm_before_residual: Annotated[bool, Field(description="EAGLE-3: the residual starts from the normed hidden state")] = (
+        False
+    )
     own_lm_head: Annotated[bool, Field(description="the LM head is the head's own, not rows of the target's")] = False
 
     @property

@@ -11,8 +11,8 @@ from specdec.heads.layer import Attention, CacheUpdate, RmsNorm, SwiGlu
 class MidLayer(nn.Module):
     """One layer whose attention reads the normed embedding and the normed hidden state side by side, 2H wide.
 
-    The residual is the hidden state before its norm. *Source: arXiv 2503.01840, section 3; no second projection as in its
-    figure 5, as in the published code.*
+    The residual is the hidden state before its norm, unless the config says otherwise (some heads of the speculators format).
+    *Source: arXiv 2503.01840, section 3; no second projection as in its figure 5, as in the published code.*
     """
 
     def __init__(self, config: HeadConfig) -> None:
@@ -22,12 +22,14 @@ class MidLayer(nn.Module):
         self.self_attn = Attention(config, 2 * config.hidden_size)
         self.post_attention_layernorm = RmsNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = SwiGlu(config)
+        self.norm_before_residual = config.norm_before_residual
 
     def forward(
         self, embeddings: Tensor, hidden: Tensor, positions: Tensor, mask: Tensor | None, update: CacheUpdate | None
     ) -> Tensor:
-        both = torch.cat((self.input_layernorm(embeddings), self.hidden_norm(hidden)), dim=-1)
-        states = hidden + self.self_attn(both, positions, mask, update)
+        normed = self.hidden_norm(hidden)
+        both = torch.cat((self.input_layernorm(embeddings), normed), dim=-1)
+        states = (normed if self.norm_before_residual else hidden) + self.self_attn(both, positions, mask, update)
         output: Tensor = states + self.mlp(self.post_attention_layernorm(states))
         return output
 

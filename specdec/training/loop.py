@@ -47,6 +47,7 @@ class Trainer:
         self.report = report if processes.is_first else _nothing
         self.optimizers = optimizers(head, spec.optimizer)
         self._shards = shards
+        self.on_step: Callable[[], None] = _no_one_watches
         self.step = self.epoch = self.place = self.tokens = self.skipped = 0
         self.seconds = 0.0
         self.best_tau = 0.0
@@ -104,6 +105,7 @@ class Trainer:
         self.step, self.place, self.tokens = self.step + 1, self.place + self.processes.count, self.tokens + batch.tokens
         took = time.monotonic() - started
         self.seconds += took
+        self.on_step()
         if loss is not None and norm is not None and self.step % LOG_EVERY == 0:
             self.report({
                 "step": self.step, "epoch": self.epoch, "tokens": self.tokens, "seconds": round(self.seconds, 1),
@@ -180,6 +182,10 @@ class Trainer:
         for name in COUNTERS:
             setattr(self, name, state["counters"][name])
         self.epoch_shards = [Path(path) for path in state["epoch_shards"]]
+
+
+def _no_one_watches() -> None:
+    """The default of `Trainer.on_step`."""
 
 
 def _nothing(record: dict[str, Any]) -> None:

@@ -92,13 +92,11 @@ def _as_left(spec: TrainingSpec) -> EagleHead | EagleHead3:
 
 
 def log_to(path: Path) -> Callable[[dict[str, Any]], None]:
-    """Appends JSON lines, and prints them."""
+    """Appends JSON lines."""
     path.parent.mkdir(parents=True, exist_ok=True)
 
     def report(record: dict[str, Any]) -> None:
-        line = json.dumps(record)
         with path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
-        print(line, flush=True)  # noqa: T201
+            file.write(json.dumps(record) + "\n")
 
     return report

@@ -7,8 +7,8 @@ from specdec.builders.chain import Chain, ChainOptions
 from specdec.builders.dynamic import Dynamic, DynamicOptions
 from specdec.builders.fixed import Fixed, FixedOptions
 from specdec.builders.sampled import Sampled, SampledOptions
-from specdec.contracts import DrafterDeclaration, Gives, NamedDeclaration, mismatches
-from specdec.interfaces import PartOptions
+from specdec.contracts import DrafterDeclaration, Features, Gives, NamedDeclaration, mismatches
+from specdec.interfaces import BuildTools, PartOptions
 from specdec.verifiers.chain import Chain as ChainRule
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound
@@ -93,7 +93,7 @@ def test_samples_of_one_prompt_share_its_prefill_and_are_those_of_separate_reque
     assert [a.tokens for a in together] == ids(plain, [PROMPTS[2], PROMPTS[0]], n=3, seed=5, max_new_tokens=12)
 
 
-def test_requests_leave_nothing_behind_in_the_drafter(target_of, drafter_of, decoder_of, kind):
+def test_b43_requests_leave_nothing_behind_in_the_drafter(target_of, drafter_of, decoder_of, kind):
     target = target_of()
     used = decoder_of(target, drafter_of(target, kind), BUILDERS["dynamic"], Match)
     used.generate([PROMPTS[2]], max_new_tokens=30)
@@ -111,3 +111,20 @@ def test_a_run_ends_where_the_context_does(target_of, drafter_of, decoder_of, ki
     plain = decoder_of(target, None, BUILDERS["chain"], Match)
     decoder = decoder_of(target, drafter_of(target, kind), BUILDERS["dynamic"], Match)
     assert ids(decoder, [PROMPTS[2]], max_new_tokens=50) == ids(plain, [PROMPTS[2]], max_new_tokens=50)
+
+
+@pytest.mark.slow
+def test_a_head_on_the_embedded_model_changes_no_token(decoder_of, head_of):
+    from specdec.drafters.eagle import EagleDrafter
+    from specdec.head_drafting.loading import ready
+    from specdec.targets.builtin import BuiltinOptions, BuiltinTarget
+
+    target = BuiltinTarget.build(BuiltinOptions(dtype="float32"), BuildTools())
+    sizes = {"hidden_size": 576, "intermediate_size": 64, "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64}
+    head = head_of(torch.float32, **sizes, vocab_size=49152, draft_vocab_size=8192, feature_scale=0.5, embedding_scale=7.0)
+    drafter = EagleDrafter(ready(head, target, dtype=torch.float32, device=target.facts.device))
+    made = drafter, DrafterDeclaration(Gives.DISTRIBUTIONS, Features(last=True))
+    prompts = [[{"role": "user", "content": text}] for text in ("Count to twenty.", "Why is the sky blue?")]
+    plain = ids(decoder_of(target, None, BUILDERS["chain"], Match), prompts)
+    for name in ("chain", "dynamic"):
+        assert ids(decoder_of(target, made, BUILDERS[name], Match), prompts) == plain

@@ -7,7 +7,9 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, Gemma2Config, GraniteConfig, LlamaConfig
 
-from specdec.contracts import Features, Gives
+from specdec.builders.dynamic import Dynamic, DynamicOptions
+from specdec.compose import check, read, workshop
+from specdec.contracts import DrafterDeclaration, Features, Gives
 from specdec.drafters.eagle import EagleDrafter, EagleOptions
 from specdec.drafters.eagle3 import Eagle3Drafter, Eagle3Options
 from specdec.errors import CheckpointError, SpecError, TargetMismatch
@@ -21,6 +23,7 @@ from specdec.targets.assembly import RunSettings, assemble
 from specdec.targets.huggingface import HuggingFaceTarget
 from specdec.targets.tabular import Tabular, TabularTargetOptions
 from specdec.tree import TreeSketch
+from specdec.verifiers.match import Match
 
 COMMON = {
     "vocab_size": 48,
@@ -76,7 +79,11 @@ def test_a_head_declares_the_states_that_its_config_asks_for(folder):
 
 def test_a_hub_id_out_of_reach_is_not_downloaded_by_a_check():
     assert EagleDrafter.declares(EagleOptions(head="nobody/eagle")).features == Features(last=True)
-    assert Eagle3Drafter.declares(Eagle3Options(head="nobody/eagle3", layers=(2, 5))).features == Features(layers=(2, 5))
+    fused = Eagle3Drafter.declares(Eagle3Options(head="nobody/eagle3", layers=(2, 5)))
+    assert (fused.features, fused.unread) == (Features(layers=(2, 5)), True)
+    shop = workshop()
+    spec = {"drafter": {"use": "eagle", "head": "nobody/eagle"}, "tree": {"use": "chain"}, "name": "x"}
+    assert [note.split(":")[0] for note in check(read(spec, shop), shop).notes] == ["drafter"]
     with pytest.raises(CheckpointError, match="L // 2"):
         Eagle3Drafter.declares(Eagle3Options(head="nobody/eagle3"))
 
@@ -88,9 +95,7 @@ def test_a_head_of_the_other_kind_names_the_drafter_that_would_work(folder):
         Eagle3Drafter.declares(Eagle3Options(head=str(folder / "eagle")))
 
 
-def test_a_spec_without_a_head_and_one_with_a_whole_model_are_refused_before_weights_load(tmp_path):
-    from specdec.compose import check, read, workshop
-
+def test_b73_a_spec_without_a_head_and_one_with_a_whole_model_are_refused_before_weights_load(tmp_path):
     shop = workshop()
     spec = {"name": "x", "tree": {"use": "chain"}, "verifier": {"use": "match"}}
     with pytest.raises(SpecError, match=r"drafter\.head: is required"):
@@ -114,7 +119,7 @@ def test_a_published_folder_drafts_through_build(folder, target_of, head_of, dty
     assert first_logits(fused, target, Features(layers=(1, 2, 3))).shape == (1, 20)
 
 
-def test_a_head_of_another_width_or_vocabulary_is_refused_at_load(target_of, head_of):
+def test_b80_a_head_of_another_width_or_vocabulary_is_refused_at_load(target_of, head_of):
     target = target_of()
 
     def refused(checkpoint):
@@ -130,7 +135,7 @@ def test_a_head_of_another_width_or_vocabulary_is_refused_at_load(target_of, hea
     assert "drafts token 59; the target has 48" in refused(head_of(vocab_size=64, draft_vocab_size=30))
 
 
-def test_layers_that_a_shallow_target_lacks_are_refused(target_of, head_of):
+def test_b70_layers_that_a_shallow_target_lacks_are_refused(target_of, head_of):
     target = target_of(num_hidden_layers=2)
     for layers in ((1, 2, 3), (1, 1, 2)):
         with pytest.raises(TargetMismatch, match="for a target of 2 layers, between 0 and 2"):
@@ -147,7 +152,7 @@ def test_a_target_without_hidden_states_is_refused(folder):
         EagleDrafter.build(EagleOptions(head=str(folder / "eagle")), BuildTools())
 
 
-def test_each_fused_layer_is_the_input_of_that_decoder_layer(target_of):
+def test_b70_each_fused_layer_is_the_input_of_that_decoder_layer(target_of):
     target = target_of()
     layers = target._runtime.call.layers
     seen = {}
@@ -167,7 +172,7 @@ def test_each_fused_layer_is_the_input_of_that_decoder_layer(target_of):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
-def test_features_enter_the_head_as_the_targets_own_cast_to_its_dtype(target_of, drafter_of, dtype):
+def test_b80_features_enter_the_head_as_the_targets_own_cast_to_its_dtype(target_of, drafter_of, dtype):
     target = target_of(torch.bfloat16)
     drafter, declared = drafter_of(target, {}, dtype)
     entered = []
@@ -207,7 +212,7 @@ def test_drafts_are_read_out_by_the_targets_own_rule_scales_and_soft_caps_includ
     torch.testing.assert_close(some, target.head(states)[:, reduced.draft_ids], rtol=1e-4, atol=1e-4)
 
 
-def test_a_heads_own_lm_head_and_embeddings_are_used_and_the_targets_left_alone(target_of, head_of):
+def test_b68_a_heads_own_lm_head_and_embeddings_are_used_and_the_targets_left_alone(target_of, head_of):
     target = target_of(torch.float32)
     torch.manual_seed(1)
     own, table = torch.randn(48, 32), torch.randn(48, 32)
@@ -221,7 +226,7 @@ def test_a_heads_own_lm_head_and_embeddings_are_used_and_the_targets_left_alone(
     assert torch.equal(target.embed(torch.arange(48)), before)
 
 
-def test_a_copy_of_the_targets_embeddings_is_not_kept_twice(target_of, head_of):
+def test_b68_a_copy_of_the_targets_embeddings_is_not_kept_twice(target_of, head_of):
     target = target_of(torch.float32)
     copy = target.embed(torch.arange(48)).clone()
     embed = embeddings(HeadCheckpoint(head_of().head, None, copy, None), target, torch.float32, target.facts.device)
@@ -257,3 +262,19 @@ def test_a_folder_with_a_stray_file_of_weights_is_refused(folder, target_of):
     save_file({"stray.weight": torch.zeros(2)}, folder / "eagle" / "other.safetensors")
     with pytest.raises(CheckpointError, match=r"superfluous: stray\.weight"):
         EagleDrafter.build(EagleOptions(head=str(folder / "eagle")), BuildTools(target=target_of()))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_heads_draft_for_any_family_and_change_nothing(family_of, head_of, decoder_of, family):
+    target = family_of[family]
+    plain = decoder_of(target, None, (Dynamic, DynamicOptions()), Match)
+    builder = (Dynamic, DynamicOptions(width=3, depth=3, nodes=8))
+    features = {"eagle": Features(last=True), "eagle3": Features(layers=(0, 1, 2))}
+    for changes in ({}, {"draft_vocab_size": 20}, {"layers": (0, 1, 2), "own_lm_head": True}):
+        drafting = ready(head_of(torch.float32, **changes), target, dtype=torch.float32, device=target.facts.device)
+        drafter = (Eagle3Drafter if drafting.head.config.layers else EagleDrafter)(drafting)
+        declared = DrafterDeclaration(Gives.DISTRIBUTIONS, features[drafting.head.config.kind])
+        decoder = decoder_of(target, (drafter, declared), builder, Match)
+        for prompt in ([5, 7, 9], [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]):
+            (ours,), (theirs,) = (d.generate([prompt], max_new_tokens=12) for d in (decoder, plain))
+            assert ours.tokens == theirs.tokens

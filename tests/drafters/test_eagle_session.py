@@ -127,7 +127,7 @@ def accepted(tree, salt):
 
 
 @pytest.mark.parametrize("builder", [CHAIN, TREE, GROWN])
-def test_every_logit_and_the_cache_are_those_of_recomputation_whatever_is_accepted(target_of, drafter_of, kind, builder):
+def test_b44_every_logit_and_the_cache_are_those_of_recomputation_whatever_is_accepted(target_of, drafter_of, kind, builder):
     life = Life(target_of(), drafter_of(target_of(), kind), [PROMPTS[0]])
     for step in range(4):
         (tree,) = life.grow([builder])
@@ -171,7 +171,7 @@ def test_steps_without_a_question_are_caught_up_with_in_one_forward(target_of, d
     life.grow([TREE])
 
 
-def test_two_histories_of_one_text_give_the_same_draft(target_of, drafter_of, kind):
+def test_b44_two_histories_of_one_text_give_the_same_draft(target_of, drafter_of, kind):
     text = [5, 7, 9, 3, 8, 1, 4]
     trees = []
     for cuts in ([7], [3, 7], [2, 4, 5, 7], [2, 3, 4, 5, 6, 7]):
@@ -218,7 +218,7 @@ class Recorder:
 
 
 @pytest.mark.parametrize("layers", [(), (1, 2, 3)])
-def test_pairs_in_prefill_first_and_later_drafts_are_those_of_training(target_of, drafter_of, layers):
+def test_b77_pairs_in_prefill_first_and_later_drafts_are_those_of_training(target_of, drafter_of, layers):
     changes = {"layers": layers, "own_lm_head": bool(layers)}
     target, text = target_of(), [5, 7, 9, 3, 8]
     made = drafter_of(target, changes)

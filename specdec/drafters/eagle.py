@@ -1,0 +1,42 @@
+"""`eagle`: a head that predicts the target's next feature, drafting at the second-to-top layer."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from specdec.contracts import DrafterDeclaration, Features, Gives
+from specdec.head_drafting.loading import HeadOptions, declared_config, load_head
+from specdec.head_drafting.session import DraftingHead, HeadSession
+from specdec.interfaces import BuildTools, Drafter, DraftStart, PartOptions
+
+
+class EagleOptions(HeadOptions):
+    """Options of `eagle`."""
+
+
+class EagleDrafter(Drafter[EagleOptions]):
+    """EAGLE's head, which serves EAGLE-2 too: there only the tree differs.
+
+    *Source: arXiv 2401.15077; as a dynamic tree 2406.16858.*
+    """
+
+    name: ClassVar[str] = "eagle"
+    Options: ClassVar[type[PartOptions]] = EagleOptions
+
+    def __init__(self, drafting: DraftingHead) -> None:
+        self._drafting = drafting
+
+    @classmethod
+    def declares(cls, options: EagleOptions) -> DrafterDeclaration:
+        """Distributions from the last hidden state, unless config.json says that the head reads tokens only."""
+        config = declared_config(options, "eagle")
+        reads = config is None or config.inputs.has_feature
+        return DrafterDeclaration(Gives.DISTRIBUTIONS, Features(last=reads), unread=config is None)
+
+    @classmethod
+    def build(cls, options: EagleOptions, tools: BuildTools) -> "EagleDrafter":
+        """Raises CheckpointError for files that hold no EAGLE-1 head, TargetMismatch where it is not the target's."""
+        return cls(load_head(options, "eagle", tools.target))
+
+    def open(self, starts: Sequence[DraftStart]) -> HeadSession:
+        """Feed the prompts' pairs to the head."""
+        return HeadSession(self._drafting, starts)

@@ -1,0 +1,1 @@
+"""Drafting with a head on the target's features: what the head borrows, and its session. Shared by the EAGLE drafters."""

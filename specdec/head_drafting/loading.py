@@ -1,0 +1,101 @@
+"""From the options of a drafter to a head that is ready for a target."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+
+from specdec.errors import CheckpointError, TargetMismatch
+from specdec.head_drafting.lending import embeddings, readout
+from specdec.head_drafting.session import DraftingHead
+from specdec.heads.checkpoint import HeadCheckpoint, read_head
+from specdec.heads.config import HeadConfig
+from specdec.heads.location import locate_head
+from specdec.heads.published import read_head_config
+from specdec.interfaces import PartOptions, Target
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
+
+Kind = Literal["eagle", "eagle3"]
+
+
+class HeadOptions(PartOptions):
+    """Which head, and how it is run."""
+
+    head: Annotated[
+        str, Field(min_length=1, description="a folder with a head's config.json, a hub id, or 'builtin' for the shipped head")
+    ]
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16", "float64"] | None, Field(description="of the head; unset: the target's")
+    ] = None
+    device: Annotated[str | None, Field(description="of the head: cpu, cuda, ...; unset: the target's")] = None
+    revision: Annotated[str | None, Field(description="branch, tag or commit of a hub repository")] = None
+
+
+def declared_config(options: HeadOptions, kind: Kind, layers: tuple[int, ...] | None = None) -> HeadConfig | None:
+    """What config.json says; None for a hub id that is not in the local cache. Raises CheckpointError."""
+    folder = locate_head(options.head, kind, revision=options.revision, download=False)
+    return None if folder is None else _config(folder, kind, layers)
+
+
+def load_head(options: HeadOptions, kind: Kind, target: Target | None, layers: tuple[int, ...] | None = None) -> DraftingHead:
+    """The head with what it borrows. Raises CheckpointError for the files, TargetMismatch for a target that does not fit."""
+    if target is None:
+        raise TargetMismatch(f"drafter '{kind}' is built after its target, and there is none")
+    folder = locate_head(options.head, kind, revision=options.revision, download=True)
+    if folder is None:
+        raise CheckpointError(f"'{options.head}' is neither a folder nor a hub repository within reach")
+    check_fit(_config(folder, kind, layers), target)
+    dtype = target.facts.dtype if options.dtype is None else DTYPES[options.dtype]
+    device = target.facts.device if options.device is None else _device(options.device)
+    return ready(read_head(folder, layers=layers, dtype=dtype, device=device), target, dtype=dtype, device=device)
+
+
+def ready(checkpoint: HeadCheckpoint, target: Target, *, dtype: torch.dtype, device: torch.device) -> DraftingHead:
+    """A head of this dtype and device, with what it borrows."""
+    check_fit(checkpoint.config, target)
+    return DraftingHead(
+        head=checkpoint.head,
+        embed=embeddings(checkpoint, target, dtype, device),
+        readout=readout(checkpoint, target, device),
+        target_ids=checkpoint.draft_ids,
+        dtype=dtype,
+        device=device,
+    )
+
+
+def check_fit(config: HeadConfig, target: Target) -> None:
+    """Raise TargetMismatch unless the target gives what the head reads, in the width that it reads."""
+    facts = target.facts
+    if facts.hidden_size is None:
+        raise TargetMismatch(f"the head reads hidden states, and {facts.description} has none")
+    width = config.hidden_size if config.target_hidden_size is None else config.target_hidden_size
+    if width != facts.hidden_size:
+        raise TargetMismatch(f"the head reads features {width} wide; those of {facts.description} are {facts.hidden_size} wide")
+    if not config.own_lm_head and config.hidden_size != facts.hidden_size:
+        raise TargetMismatch(f"the target's LM head reads {facts.hidden_size} numbers; the head predicts {config.hidden_size}")
+    count = facts.num_layers
+    wrong = [layer for layer in config.layers if count is None or not 0 <= layer <= count]
+    if wrong or len(set(config.layers)) != len(config.layers):
+        raise TargetMismatch(
+            f"the head fuses the inputs of layers {list(config.layers)}; they must be different and, "
+            f"for a target of {count} layers, between 0 and {count}"
+        )
+
+
+def _config(folder: Path, kind: Kind, layers: tuple[int, ...] | None) -> HeadConfig:
+    config = read_head_config(folder, layers)
+    if config.kind != kind:
+        raise CheckpointError(f"{folder}: the head is of kind '{config.kind}'; drafter '{config.kind}' would work")
+    return config
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise TargetMismatch(f"no device '{name}'; cpu and cuda would work") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise TargetMismatch(f"torch sees no GPU for device '{name}'; cpu would work")
+    return device

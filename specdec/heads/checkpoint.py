@@ -1,0 +1,157 @@
+"""Reading a draft head's folder: every tensor is accounted for, and none is ever made up."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from pickle import UnpicklingError
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from specdec.errors import CheckpointError
+from specdec.heads.config import HeadConfig
+from specdec.heads.eagle import EagleHead
+from specdec.heads.eagle3 import EagleHead3
+from specdec.heads.layer import Attention
+from specdec.heads.published import is_published, read_head_config
+from specdec.heads.rope import inverse_frequencies
+
+EMBEDDING, LM_HEAD = "embed_tokens.weight", "lm_head.weight"
+MAPS = ("draft_ids", "d2t", "t2d")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeadCheckpoint:
+    """A head, and what it brings beside its own parameters.
+
+    draft_ids: [drafts] int64, the target id of each column of the LM head; None: all ids.
+    embedding [vocab, hidden], lm_head [drafts, hidden]: None where the target lends them.
+    """
+
+    head: EagleHead | EagleHead3
+    draft_ids: Tensor | None = None
+    embedding: Tensor | None = None
+    lm_head: Tensor | None = None
+
+    @property
+    def config(self) -> HeadConfig:
+        """What the head is."""
+        return self.head.config
+
+
+def read_head(
+    folder: Path,
+    *,
+    layers: tuple[int, ...] | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+) -> HeadCheckpoint:
+    """The head in `folder`, for inference. dtype: None keeps the file's. layers: as in `read_head_config`.
+
+    Embeddings are the target's where the file has none; so is the LM head of an EAGLE-1 head that does not own one.
+    Raises CheckpointError for anything else that is missing, superfluous or misshapen, with all names.
+    """
+    config = read_head_config(folder, layers)
+    tensors = _read_tensors(folder)
+    if config.kind == "eagle" and "fc.weight" not in tensors:
+        raise CheckpointError(f"{folder}: not an EAGLE head: its weights have no fc.weight")
+    if config.kind == "eagle3":
+        tensors = {_renamed(name): tensor for name, tensor in tensors.items()}
+    maps = {name: tensors.pop(name) for name in MAPS if name in tensors}
+    cast = {name: tensor.to(device=device, dtype=dtype or tensor.dtype) for name, tensor in tensors.items()}
+    embedding = cast.pop(EMBEDDING, None)
+    lm_head = cast.pop(LM_HEAD, None) if config.kind == "eagle" else None
+    _check_lent(folder, config, embedding, lm_head)
+    head = _assembled(folder, config, cast)
+    draft_ids = _draft_ids(folder, config, maps, published=is_published(folder))
+    return HeadCheckpoint(
+        head,
+        None if draft_ids is None else draft_ids.to(device),
+        embedding,
+        head.lm_head.weight if isinstance(head, EagleHead3) else lm_head,
+    )
+
+
+def _read_tensors(folder: Path) -> dict[str, Tensor]:
+    """All safetensors of the folder, else pytorch_model.bin, which is read as data and never run."""
+    files = sorted(folder.glob("*.safetensors"))
+    pickled = folder / "pytorch_model.bin"
+    tensors: dict[str, Tensor] = {}
+    try:
+        for path in files:
+            with safe_open(path, framework="pt") as opened:
+                tensors |= {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - not a mapping
+        if not files and pickled.is_file():
+            loaded = torch.load(pickled, map_location="cpu", weights_only=True)
+            if not isinstance(loaded, Mapping) or not all(isinstance(t, Tensor) for t in loaded.values()):
+                raise CheckpointError(f"{pickled}: got no mapping of names to tensors")
+            tensors |= loaded
+    except (OSError, SafetensorError, UnpicklingError, RuntimeError, EOFError) as error:
+        raise CheckpointError(f"{folder}: the weights cannot be read: {error}") from error
+    if not tensors:
+        raise CheckpointError(f"{folder}: there are no weights; model.safetensors or pytorch_model.bin would work")
+    return tensors
+
+
+def _renamed(name: str) -> str:
+    return "midlayer." + name.removeprefix("layers.0.") if name.startswith("layers.0.") else name
+
+
+def _assembled(folder: Path, config: HeadConfig, tensors: Mapping[str, Tensor]) -> EagleHead | EagleHead3:
+    """The module around these very tensors. Rotary frequencies stay in float32 whatever the dtype."""
+    with torch.device("meta"):
+        head: EagleHead | EagleHead3 = EagleHead3(config) if config.layers else EagleHead(config)
+    wanted = {name: tuple(tensor.shape) for name, tensor in head.state_dict().items()}
+    misshapen = (
+        f"{name} {tuple(tensors[name].shape)}, expected {shape}"
+        for name, shape in wanted.items()
+        if name in tensors and tuple(tensors[name].shape) != shape
+    )
+    _refuse(folder, missing=wanted.keys() - tensors.keys(), extra=tensors.keys() - wanted.keys(), misshapen=misshapen)
+    head.load_state_dict(dict(tensors), strict=True, assign=True)
+    for module in head.modules():
+        if isinstance(module, Attention):
+            frequencies = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
+            module.frequencies = frequencies.to(module.q_proj.weight.device)
+    return head.eval().requires_grad_(False)
+
+
+def _check_lent(folder: Path, config: HeadConfig, embedding: Tensor | None, lm_head: Tensor | None) -> None:
+    """What the target may lend: of the right shape where it is there, and there where the config says so."""
+    sizes = {EMBEDDING: (embedding, config.vocab_size), LM_HEAD: (lm_head, config.output_size)}
+    misshapen = (
+        f"{name} {tuple(tensor.shape)}, expected {(rows, config.hidden_size)}"
+        for name, (tensor, rows) in sizes.items()
+        if tensor is not None and tuple(tensor.shape) != (rows, config.hidden_size)
+    )
+    missing = {LM_HEAD} if config.kind == "eagle" and config.own_lm_head and lm_head is None else set()
+    _refuse(folder, missing=missing, misshapen=misshapen)
+
+
+def _refuse(folder: Path, *, missing: Iterable[str] = (), extra: Iterable[str] = (), misshapen: Iterable[str] = ()) -> None:
+    lists = {"missing": sorted(missing), "superfluous": sorted(extra), "misshapen": sorted(misshapen)}
+    faults = [f"{fault}: {', '.join(names)}" for fault, names in lists.items() if names]
+    if faults:
+        raise CheckpointError(f"{folder}: the weights do not fit config.json; {'; '.join(faults)}")
+
+
+def _draft_ids(folder: Path, config: HeadConfig, maps: Mapping[str, Tensor], *, published: bool) -> Tensor | None:
+    """The target id of each column. Published heads store offsets (`d2t`: id = column + offset), ours the ids."""
+    name = "d2t" if published else "draft_ids"
+    strangers = maps.keys() - ({"d2t", "t2d"} if published else {"draft_ids"})
+    reduced = config.draft_vocab_size is not None and (not published or config.draft_vocab_size != config.vocab_size)
+    _refuse(folder, missing={name} - maps.keys() if reduced else set(), extra=strangers)
+    if name not in maps:
+        return None
+    stored = maps[name]
+    if stored.is_floating_point() or tuple(stored.shape) != (config.output_size,):
+        shape = f"{stored.dtype} {tuple(stored.shape)}"
+        raise CheckpointError(f"{folder}: {name} is {shape}, expected {config.output_size} integers, one a draft token")
+    ids = stored.to(torch.int64) + (torch.arange(len(stored)) if published else 0)
+    if len(set(ids.tolist())) != len(ids) or int(ids.min()) < 0 or int(ids.max()) >= config.vocab_size:
+        meant = "offsets: target id = draft id + d2t[draft id]" if published else "target ids"
+        raise CheckpointError(f"{folder}: {name} does not name {len(ids)} different ids below {config.vocab_size} ({meant})")
+    if "t2d" in maps and not torch.equal(maps["t2d"].bool().nonzero()[:, 0], ids.sort().values):
+        raise CheckpointError(f"{folder}: d2t and t2d name different tokens; d2t holds offsets: target id = i + d2t[i]")
+    return None if torch.equal(ids, torch.arange(config.vocab_size)) else ids

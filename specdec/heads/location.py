@@ -1,0 +1,40 @@
+"""Where a head's files lie: a folder, the hub, or the package itself."""
+
+import re
+from pathlib import Path
+
+from specdec.errors import CheckpointError
+
+SHIPPED = Path(__file__).parent / "shipped"
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+FILES = ("config.json", "*.safetensors", "pytorch_model.bin")
+
+
+def locate_head(name: str, kind: str, *, revision: str | None = None, download: bool) -> Path | None:
+    """The folder of a head. name: a folder, a hub id, or `builtin` for the shipped head of this kind.
+
+    None for a hub id that is out of reach; without `download`, the local cache is all that is in reach.
+    Raises CheckpointError where nothing can be meant by the name.
+    """
+    if name == "builtin":
+        if not (SHIPPED / kind / "config.json").is_file():
+            raise CheckpointError(
+                f"no '{kind}' head ships with this version; a folder or a hub id of a trained head would work"
+            )
+        return SHIPPED / kind
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder
+    if folder.exists() or not HUB_ID.fullmatch(name):
+        raise CheckpointError(f"{name}: no such folder; a head is a folder with a config.json, a hub id, or 'builtin'")
+    return _from_hub(name, revision, download=download)
+
+
+def _from_hub(name: str, revision: str | None, *, download: bool) -> Path | None:
+    from huggingface_hub import snapshot_download
+
+    try:
+        found = snapshot_download(name, revision=revision, allow_patterns=list(FILES), local_files_only=not download)
+    except (OSError, ValueError):
+        return None
+    return Path(found) if (Path(found) / "config.json").is_file() else None
