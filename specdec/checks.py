@@ -1,16 +1,17 @@
 """The checks of a spec that need no weights: shape, names, fit."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from specdec.contracts import NamedDeclaration, TargetDeclaration
 from specdec.errors import IncompatibleParts, PluginError, SpecdecError, SpecError
-from specdec.fit import DECLARATIONS, Fit, fit
+from specdec.fit import Fit, declaration_fault, fit
+from specdec.guarding import PartGuard
 from specdec.interfaces import BuildTools, PartOptions, Target
 from specdec.library import Library
-from specdec.plugins import Kind, Registry
+from specdec.plugins import BASES, Kind, Registry
 from specdec.spec import Reading, StrategySpec, read_spec, validated
 from specdec.yaml_lines import KeyPath, Origin, Problem
 
@@ -53,11 +54,9 @@ class Plan:
     def notes(self) -> tuple[str, ...]:
         """What could not be checked without loading."""
         models = {"target": self.parts.get(Kind.TARGET), **{f"drafter.{k}": part for k, part in self.nested.items()}}
-        return tuple(
-            f"{key}: not checked: its configuration is out of reach until it is loaded"
-            for key, part in models.items()
-            if part is not None and part.declares.vocab_size is None
-        )
+        unread = [key for key, part in models.items() if part is not None and part.declares.vocab_size is None]
+        unread += ["drafter"] if self.parts[Kind.DRAFTER].declares.unread else []
+        return tuple(f"{key}: not checked: its configuration is out of reach until it is loaded" for key in unread)
 
     def resolved(self) -> dict[str, Any]:
         """The spec as plain data with every default spelled out; reading it again gives the same plan."""
@@ -145,26 +144,23 @@ class _Checker:
             self.problems.append(self._document.problem((*path, "use"), str(error)))
             return None
         given = {k: v for k, v in raw.items() if k != "use"}
-        options, problems = validated(cls.Options, given, self._document, path, {"find_tree": self.find_tree})
+        guard = PartGuard(kind, cls, self._shop.registry.parts[kind][raw["use"]].package)
+        with guard:
+            options, problems = validated(cls.Options, given, self._document, path, {"find_tree": self.find_tree})
         self.problems += problems
         if options is None:
             return None
-        declares = self._attempt(kind, raw["use"], path, lambda: cls.declares(options))
-        if declares is not None and not isinstance(declares, DECLARATIONS[kind]):
-            message = f"{kind} '{raw['use']}' declares a {type(declares).__name__}, expected {DECLARATIONS[kind].__name__}"
-            self.problems.append(self._document.problem(path, message))
-            return None
-        return None if declares is None else Chosen(kind, raw["use"], cls, options, declares)
-
-    def _attempt(self, kind: Kind, name: str, path: KeyPath, action: Callable[[], Any]) -> Any:
         try:
-            return action()
+            with guard:
+                declares = cls.declares(options)
+        except PluginError:
+            raise
         except SpecdecError as error:
             self.problems.append(self._document.problem(path, str(error)))
-        except Exception as error:
-            package = self._shop.registry.parts[kind][name].package
-            raise PluginError(f"{kind} '{name}' of '{package}' fails: {type(error).__name__}: {error}") from error
-        return None
+            return None
+        if (fault := declaration_fault(kind, declares)) is not None:
+            raise PluginError(f"{guard.label} {fault}")
+        return Chosen(kind, raw["use"], cls, options, declares)
 
     def nested(self, drafter: Chosen) -> dict[str, Chosen]:
         """The further models that the drafter declares."""
@@ -194,12 +190,24 @@ class _Checker:
             return self.find_tree(name)
 
         try:
-            part.cls.build(part.options, BuildTools(find_tree=find))
+            built(part, BuildTools(find_tree=find))
+        except PluginError:
+            raise
         except SpecdecError as error:
             values = self._document.data.get(Kind.TREE.value, {})
             key = next((k for k, v in values.items() if k != "use" and v in asked), None)
             path: KeyPath = (Kind.TREE.value,) if key is None else (Kind.TREE.value, key)
             self.problems.append(self._document.problem(path, str(error)))
+
+
+def built(part: Chosen, tools: BuildTools) -> Any:
+    """The part itself. Raises PluginError where its class fails, or returns something else."""
+    guard = PartGuard(part.kind, part.cls)
+    with guard:
+        made = part.cls.build(part.options, tools)
+    if not isinstance(made, BASES[part.kind]):
+        raise PluginError(f"{guard.label} was built as {type(made).__name__}, not as a {BASES[part.kind].__name__}")
+    return made
 
 
 def _is_part(raw: Any) -> bool:

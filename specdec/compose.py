@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specdec.checks import Chosen, Plan, Workshop, check, read
+from specdec.checks import Chosen, Plan, Workshop, built, check, read
 from specdec.decoder import Declared, Decoder
 from specdec.interfaces import BuildTools, Target
 from specdec.library import library
@@ -46,29 +46,32 @@ def target_override(target: str | Path | Mapping[str, Any], registry: Registry) 
     if isinstance(target, Mapping):
         return {"target": dict(target)}
     text = str(target)
-    if text in registry.parts[Kind.TARGET] and not Path(text).exists():
+    if text in registry.parts[Kind.TARGET] and not _exists(text):
         return {"target": {"use": text}}
     return {"target": {"use": "huggingface", "model": text}}
+
+
+def _exists(text: str) -> bool:
+    try:
+        return Path(text).exists()
+    except (OSError, ValueError):
+        return False
 
 
 def build(plan: Plan, shop: Workshop, *, target: Target | None = None) -> Decoder:
     """Load the target (unless it is given), then the drafter's models, and compose the decoder."""
     first = BuildTools(find_tree=plan.find_tree, sampling_seed=plan.spec.sampling.seed)
-    main = target if target is not None else _built(plan.parts[Kind.TARGET], first)
-    nested = {option: _built(part, first) for option, part in plan.nested.items()}
+    main = target if target is not None else built(plan.parts[Kind.TARGET], first)
+    nested = {option: built(part, first) for option, part in plan.nested.items()}
     tools = BuildTools(main, nested, plan.find_tree, plan.spec.sampling.seed)
     drafter, tree, verifier = (plan.parts[kind] for kind in (Kind.DRAFTER, Kind.TREE, Kind.VERIFIER))
     return Decoder(
         target=main,
-        drafter=_built(drafter, tools),
-        builder=_built(tree, tools),
-        verifier=_built(verifier, tools),
+        drafter=built(drafter, tools),
+        builder=built(tree, tools),
+        verifier=built(verifier, tools),
         declared=Declared(drafter=drafter.declares, builder=tree.declares, verifier=verifier.declares),
         sampling=plan.spec.sampling,
         name=plan.spec.name,
         on_step=shop.registry.step_observer(),
     )
-
-
-def _built(part: Chosen, tools: BuildTools) -> Any:
-    return part.cls.build(part.options, tools)

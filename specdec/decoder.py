@@ -8,9 +8,11 @@ from typing import Any
 
 from specdec.chance import Coins, seeded
 from specdec.distributions import Sampling
-from specdec.errors import SpecError
+from specdec.errors import PluginError, SpecError
 from specdec.growth import Declared, Grower
+from specdec.guarding import PartGuard
 from specdec.interfaces import Drafter, DraftSession, DraftStart, Target, TargetState, TreeBuilder, Verifier
+from specdec.proposals import checked_verdict
 from specdec.records import PHASES, Committed, Generation, Scored, StepRecord, Verdict
 from specdec.requests import Request, Row, open_rows, requests_of
 from specdec.tree import DraftTree
@@ -68,6 +70,8 @@ class Decoder:
         self._on_step = on_step
         self._request_numbers = itertools.count()
         self._grower = Grower(target=target, drafter=drafter, builder=builder, declared=declared)
+        self._scoring, self._drafting = PartGuard("target", target), PartGuard("drafter", drafter)
+        self._verifying = PartGuard("verifier", verifier)
 
     def generate(self, prompts: Any, **options: Any) -> list[Generation]:
         """Answers to a batch of prompts, in order; with n > 1 the samples of a prompt stand side by side.
@@ -110,8 +114,9 @@ class Decoder:
         live = [row for row in rows if row.emitted.finish is None]
         began = time.perf_counter()
         prompts = [live[first].tokens for first in itertools.accumulate([0, *copies[:-1]])]
-        prefilled = self.target.prefill(prompts, self.declared.drafter.features)
-        state = prefilled.state if set(copies) == {1} else self.target.fork(prefilled.state, copies)
+        with self._scoring:
+            prefilled = self.target.prefill(prompts, self.declared.drafter.features)
+            state = prefilled.state if set(copies) == {1} else self.target.fork(prefilled.state, copies)
         scored = [s for s, count in zip(prefilled.scored, copies, strict=True) for _ in range(count)]
         for row, answer in zip(live, scored, strict=True):
             token = row.first_token(answer)
@@ -120,7 +125,7 @@ class Decoder:
         keep = [i for i, row in enumerate(live) if row.emitted.finish is None]
         run.rows, run.state = live, state
         if keep:
-            run.session = self.drafter.open(
+            run.session = self._open(
                 [DraftStart(tuple(live[i].tokens[:-1]), live[i].tokens[-1], scored[i].hidden) for i in keep]
             )
         self._drop_ended(run, keep, session_is_current=True)
@@ -133,7 +138,8 @@ class Decoder:
         clock = [time.perf_counter()]
         trees = self._grower.grow(run.rows, run.session)
         clock.append(time.perf_counter())
-        scored = self.target.score(run.state, trees)
+        with self._scoring:
+            scored = self.target.score(run.state, trees)
         clock.append(time.perf_counter())
         verified = [self._verify(row, tree, s) for row, tree, s in zip(run.rows, trees, scored, strict=True)]
         clock.append(time.perf_counter())
@@ -142,10 +148,12 @@ class Decoder:
         ]
         rows, keep = run.rows, [i for i, row in enumerate(run.rows) if row.emitted.finish is None]
         paths = [v.path if row.emitted.finish is None else None for row, (v, _) in zip(rows, verified, strict=True)]
-        self.target.commit(run.state, paths)
+        with self._scoring:
+            self.target.commit(run.state, paths)
         self._drop_ended(run, keep, session_is_current=False)
         if keep:
-            run.session.observe([committed[i] for i in keep], [scored[i] for i in keep])
+            with self._drafting:
+                run.session.observe([committed[i] for i in keep], [scored[i] for i in keep])
         clock.append(time.perf_counter())
         seconds = {phase: after - before for phase, (before, after) in zip(PHASES, itertools.pairwise(clock), strict=True)}
         records = []
@@ -162,13 +170,24 @@ class Decoder:
         run.ended += [row for row in run.rows if row.emitted.finish is not None]
         run.rows = [run.rows[i] for i in keep]
         if run.state is not None:
-            self.target.keep(run.state, keep)
+            with self._scoring:
+                self.target.keep(run.state, keep)
         if run.session is not None and not session_is_current:
-            run.session.keep(keep)
+            with self._drafting:
+                run.session.keep(keep)
+
+    def _open(self, starts: list[DraftStart]) -> DraftSession:
+        with self._drafting:
+            session = self.drafter.open(starts)
+        if not isinstance(session, DraftSession):
+            raise PluginError(f"drafter '{self.drafter.name}' opened {type(session).__name__}, not a DraftSession")
+        return session
 
     def _verify(self, row: Row, tree: DraftTree, scored: Scored) -> tuple[Verdict, int]:
         p = row.warp.dists(scored.logits, row.tokens, tree)
-        return self.verifier.verify(tree, p, row.coins.target), p.fallbacks
+        with self._verifying:
+            verdict = self.verifier.verify(tree, p, row.coins.target)
+        return checked_verdict(verdict, tree, self.target.facts.vocab_size, type(self.verifier).name), p.fallbacks
 
     def _generation(self, row: Row) -> Generation:
         return row.generation(self.declared.verifier.guarantee)

@@ -4,11 +4,12 @@ The order and meaning are those of `transformers.generate`: bias and penalties, 
 top-k, top-p, min-p. Presence and frequency penalties have OpenAI's meaning: they look at generated tokens only.
 """
 
+import re
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 from torch import Tensor
 
 from specdec.chance import TargetChance
@@ -21,15 +22,39 @@ CUT_GROWTH = 4
 """How many times more tokens it looks at when these were too few."""
 
 
+UNUSABLE_ROW = "a row of logits has NaN or no finite value: every token is forbidden"
+
+
+def _token_id(value: Any, info: ValidationInfo) -> Any:
+    """The keys of JSON are texts; elsewhere nothing but a whole number is one."""
+    if info.mode == "json" and isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value):
+        return int(value)
+    if type(value) is not int:
+        raise ValueError("a token id is a whole number")
+    return value
+
+
+TokenId: TypeAlias = Annotated[int, BeforeValidator(_token_id)]
+Bias: TypeAlias = Annotated[float, Field(strict=True)]
+
+
 class Cuts(BaseModel):
     """Temperature and the three cuts of the tail."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    temperature: Annotated[float | None, Field(ge=0, description="0 is greedy; unset: 1 if any cut is given, else 0")] = None
-    top_k: Annotated[int | None, Field(ge=1, description="keep the k likeliest tokens, and those tied with the last")] = None
-    top_p: Annotated[float | None, Field(gt=0, le=1, description="keep the smallest set with at least this mass")] = None
-    min_p: Annotated[float | None, Field(ge=0, le=1, description="drop tokens below this share of the likeliest")] = None
+    temperature: Annotated[
+        float | None, Field(ge=0, strict=True, description="0 is greedy; unset: 1 if any cut is given, else 0")
+    ] = None
+    top_k: Annotated[
+        int | None, Field(ge=1, strict=True, description="keep the k likeliest tokens, and those tied with the last")
+    ] = None
+    top_p: Annotated[
+        float | None, Field(gt=0, le=1, strict=True, description="keep the smallest set with at least this mass")
+    ] = None
+    min_p: Annotated[
+        float | None, Field(ge=0, le=1, strict=True, description="drop tokens below this share of the likeliest")
+    ] = None
 
     @model_validator(mode="before")
     @classmethod
@@ -43,12 +68,18 @@ class Cuts(BaseModel):
 class Sampling(Cuts):
     """How the target's logits become the distribution that is decoded."""
 
-    repetition_penalty: Annotated[float, Field(gt=0, description="divides (or multiplies) logits of seen tokens")] = 1.0
-    presence_penalty: Annotated[float, Field(ge=-10, le=10, description="subtracted once for a generated token")] = 0.0
-    frequency_penalty: Annotated[float, Field(ge=-10, le=10, description="subtracted per generated occurrence")] = 0.0
-    logit_bias: Annotated[dict[int, float], Field(description="token id -> added to its logit")] = {}
-    min_new_tokens: Annotated[int, Field(ge=0, description="no stop id before so many tokens")] = 0
-    seed: Annotated[int, Field(ge=0, lt=2**63, description="key of all draws; requests may bring their own")] = 0
+    repetition_penalty: Annotated[
+        float, Field(gt=0, strict=True, description="divides (or multiplies) logits of seen tokens")
+    ] = 1.0
+    presence_penalty: Annotated[
+        float, Field(ge=-10, le=10, strict=True, description="subtracted once for a generated token")
+    ] = 0.0
+    frequency_penalty: Annotated[
+        float, Field(ge=-10, le=10, strict=True, description="subtracted per generated occurrence")
+    ] = 0.0
+    logit_bias: Annotated[dict[TokenId, Bias], Field(description="token id -> added to its logit")] = {}
+    min_new_tokens: Annotated[int, Field(ge=0, strict=True, description="no stop id before so many tokens")] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63, strict=True, description="key of all draws; requests may bring their own")] = 0
     draft: Annotated[Cuts | None, Field(description="cuts for drawn drafts; unset: the target's, 1 for temperature 0")] = None
 
     @property
@@ -138,7 +169,7 @@ def cut(logits: Tensor, cuts: Cuts) -> TokenDist:
     if cuts.top_k is not None and cuts.top_k < len(scaled):
         best = scaled.topk(cuts.top_k).values
         if not bool(best[0] < float("inf")):
-            raise NumericsError("a row of logits has NaN or infinity")
+            raise NumericsError(UNUSABLE_ROW)
         ids = (scaled >= best[-1]).nonzero()[:, 0]
         scaled = scaled[ids]
     probs = torch.softmax(scaled, -1)
@@ -148,9 +179,12 @@ def cut(logits: Tensor, cuts: Cuts) -> TokenDist:
     if cuts.min_p:
         kept = (probs >= cuts.min_p * probs.max()).nonzero()[:, 0]
         ids, probs = ids[kept], probs[kept]
-    dist = _normalised(ids, probs)
+    try:
+        dist = _normalised(ids, probs)
+    except NumericsError as error:
+        raise NumericsError(UNUSABLE_ROW) from error
     if dist is None:
-        raise NumericsError("a row of logits has no finite value: every token is forbidden")
+        raise NumericsError(UNUSABLE_ROW)
     return dist
 
 
@@ -158,7 +192,7 @@ def _argmax(logits: Tensor) -> int:
     token = int(logits.argmax())
     best = float(logits[token])
     if not best > float("-inf"):
-        raise NumericsError("a row of logits has NaN or no finite value: every token is forbidden")
+        raise NumericsError(UNUSABLE_ROW)
     return token
 
 
@@ -186,7 +220,10 @@ def draft_probs(logits: Tensor, target_ids: Tensor | None, vocab_size: int, cuts
     A row without any possible token (a drafter out of room) stays zero: nothing can be drawn from it.
     """
     columns = logits.shape[-1]
-    impossible = logits.amax(-1) == float("-inf")
+    best = logits.amax(-1)
+    if not all(value < float("inf") for value in best.tolist()):
+        raise NumericsError("a row of draft logits has NaN or infinity")
+    impossible = best == float("-inf")
     if bool(impossible.any()):
         q = torch.zeros(len(logits), vocab_size, dtype=torch.float64, device=logits.device)
         if not bool(impossible.all()):

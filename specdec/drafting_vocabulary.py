@@ -1,6 +1,8 @@
 """Whether two models mean the same text by the same token id."""
 
-from specdec.errors import TargetMismatch
+import warnings
+
+from specdec.errors import SpecdecWarning, TargetMismatch
 from specdec.interfaces import Target
 
 
@@ -9,9 +11,12 @@ def check_vocabularies(draft: Target, target: Target) -> None:
 
     Padding differs between checkpoints of one tokenizer, so sizes prove nothing. Allowed are ids that only one side has, and
     trailing ids (fewer than half) whose texts the other side does not have under any id: tokens that were added later.
-    Without a tokenizer on both sides nothing can be compared.
+    Where only one side has a tokenizer, sizes must do: equal ones are let pass with a SpecdecWarning. Where neither has one,
+    there is only the word of the spec.
     """
     if draft.codec is None or target.codec is None:
+        if draft.codec is not target.codec:
+            _compare_sizes(draft, target)
         return
     draft_ids, target_ids = draft.codec.vocabulary(), target.codec.vocabulary()
     draft_texts = {token: text for text, token in draft_ids.items()}
@@ -28,4 +33,20 @@ def check_vocabularies(draft: Target, target: Target) -> None:
     raise TargetMismatch(
         f"the draft model and the target have different vocabularies: id {first} is {draft_texts[first]!r} in the draft model "
         f"and {target_texts[first]!r} in the target; a draft model of the target's own family would work"
+    )
+
+
+def _compare_sizes(draft: Target, target: Target) -> None:
+    """The only test that is left where one side's ids have no texts."""
+    mute = "draft model" if draft.codec is None else "target"
+    sizes = draft.facts.vocab_size, target.facts.vocab_size
+    if sizes[0] != sizes[1]:
+        raise TargetMismatch(
+            f"the {mute} has no tokenizer to compare token ids by, and the vocabularies differ in size: {sizes[0]} in the "
+            f"draft model, {sizes[1]} in the target; a tokenizer beside the {mute}'s weights would tell whether they fit"
+        )
+    warnings.warn(
+        f"the {mute} has no tokenizer: that its {sizes[0]} token ids mean the other model's texts cannot be checked",
+        SpecdecWarning,
+        stacklevel=3,
     )

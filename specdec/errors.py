@@ -29,5 +29,9 @@ class NumericsError(SpecdecError):
     """A probability that is not one: a NaN, a negative value, or a draft that its own q rules out."""
 
 
+class SpecdecWarning(UserWarning):
+    """Something that works, but may not be what was meant."""
+
+
 class PluginError(SpecdecError):
     """A plug-in that broke its contract, with its package and the rule."""

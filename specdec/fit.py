@@ -14,6 +14,7 @@ from specdec.contracts import (
     DrafterDeclaration,
     Draw,
     Gives,
+    Guarantee,
     Mismatch,
     NamedDeclaration,
     Shape,
@@ -33,6 +34,11 @@ DECLARATIONS: Final = MappingProxyType(
     }
 )
 
+_WORDS: Final[Mapping[str, type[Enum]]] = MappingProxyType({"accepts": Draw, "shapes": Shape, "needs": Gives})
+_WORD: Final[Mapping[str, type[Enum]]] = MappingProxyType(
+    {"draw": Draw, "shape": Shape, "gives": Gives, "guarantee": Guarantee}
+)
+
 _STAND_INS: Final[Mapping[Kind, Any]] = MappingProxyType(
     {
         Kind.DRAFTER: DrafterDeclaration(Gives.DISTRIBUTIONS),
@@ -41,6 +47,27 @@ _STAND_INS: Final[Mapping[Kind, Any]] = MappingProxyType(
     }
 )
 """Declarations that take the place of a part that is not known; rules that concern them are not reported."""
+
+
+def declaration_fault(kind: Kind, declares: object) -> str | None:
+    """What is wrong with what a part declares, in words; None if it can be compared."""
+    if not isinstance(declares, DECLARATIONS[kind]):
+        return f"declares {type(declares).__name__}, expected {DECLARATIONS[kind].__name__}"
+    for field, words in _WORDS.items():
+        values: Any = getattr(declares, field, frozenset())
+        if not isinstance(values, frozenset | set) or not values <= set(words):
+            return f"declares {field}={values!r}, expected a set of {words.__name__}"
+    for field, word in _WORD.items():
+        if hasattr(declares, field) and (value := getattr(declares, field)) not in set(word):
+            return f"declares {field}={value!r}, expected a {word.__name__}"
+    if isinstance(declares, DrafterDeclaration) and not _are_targets(declares.targets):
+        return f"declares targets={declares.targets!r}, expected a tuple of (option, target)"
+    return None
+
+
+def _are_targets(targets: Any) -> bool:
+    pairs = targets if isinstance(targets, tuple) else (None,)
+    return all(isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +115,7 @@ def _fitting(
             try:
                 candidate = NamedDeclaration(name, registered.cls.declares(options))
                 fits = not _broken({**declared, kind: candidate}, allow_lossy=allow_lossy)
-            except Exception:
+            except (Exception, SystemExit):
                 continue
             if fits:
                 yield label

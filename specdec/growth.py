@@ -5,9 +5,11 @@ from dataclasses import dataclass
 
 from specdec.contracts import BuilderDeclaration, DrafterDeclaration, Draw, VerifierDeclaration
 from specdec.distributions import draft_probs
-from specdec.errors import PluginError
+from specdec.errors import NumericsError, PluginError
+from specdec.guarding import PartGuard
 from specdec.interfaces import Budget, Drafter, DraftSession, Frontier, Target, TreeBuilder
-from specdec.records import Answer, Candidates, Distributions, DraftProbs, Proposal
+from specdec.proposals import ProposalCheck
+from specdec.records import Answer, Candidates, DraftProbs
 from specdec.requests import Row
 from specdec.tree import DraftTree, TreeError, root_only, validate
 
@@ -48,6 +50,9 @@ class Grower:
         self._builder = builder
         self._drafts = declared.drafter.drafts
         self._draws = declared.builder.draw in (Draw.IID, Draw.WITHOUT_REPLACEMENT)
+        self._proposals = ProposalCheck(type(drafter).name, target.facts.vocab_size)
+        self._drafting = PartGuard("drafter", drafter)
+        self._building = PartGuard("tree builder", builder)
 
     def grow(self, rows: list[Row], session: DraftSession) -> list[DraftTree]:
         """A tree per row, at its root. Raises PluginError for a drafter or builder that breaks its contract."""
@@ -55,7 +60,10 @@ class Grower:
         growing = [self._begin(row, budget) for row, budget in zip(rows, budgets, strict=True)]
         while any(one is not None and one.asked is not None for one in growing):
             frontiers = [None if one is None else one.asked for one in growing]
-            answers = session.expand(frontiers)
+            with self._drafting:
+                answers = session.expand(frontiers)
+            if not isinstance(answers, list | tuple):
+                raise PluginError(f"drafter '{self._drafter.name}' answered with {type(answers).__name__}, not with a list")
             if len(answers) != len(rows):
                 raise PluginError(f"drafter '{self._drafter.name}' answered {len(answers)} sequences; {len(rows)} asked")
             for row, one, frontier, proposal in zip(rows, growing, frontiers, answers, strict=True):
@@ -66,14 +74,23 @@ class Grower:
     def _begin(self, row: Row, budget: Budget) -> _Growing | None:
         if not self._drafts or budget.depth < 1 or budget.nodes < 1:
             return None
-        one = _Growing(self._builder.grow(row.tokens[-1], len(row.tokens) - 1, budget, row.coins.draft))
+        with self._building:
+            one = _Growing(self._builder.grow(row.tokens[-1], len(row.tokens) - 1, budget, row.coins.draft))
         self._advance(one, None)
         return one
 
     def _advance(self, one: _Growing, answer: Answer | None) -> None:
-        one.advance(answer)
+        try:
+            with self._building:
+                one.advance(answer)
+        except NumericsError as error:
+            raise PluginError(f"drafter '{self._drafter.name}': {error}") from error
         asked = one.asked
-        if asked is not None and not all(0 <= node < len(asked.tree) for node in asked.nodes):
+        if asked is None:
+            return
+        if not isinstance(asked, Frontier):
+            raise PluginError(f"tree builder '{self._builder.name}' yielded {type(asked).__name__}, not a Frontier")
+        if not all(type(node) is int and 0 <= node < len(asked.tree) for node in asked.nodes):
             nodes = ", ".join(map(str, asked.nodes))
             raise PluginError(
                 f"tree builder '{self._builder.name}' asked for nodes {nodes} of a tree of {len(asked.tree)} nodes"
@@ -84,18 +101,16 @@ class Grower:
         nodes = UNBOUNDED_NODES if limit is None else limit - 1
         return Budget(nodes=nodes, depth=row.remaining - 1, stop_ids=row.warp.stop_ids)
 
-    def _answer(self, row: Row, frontier: Frontier, proposal: Proposal | None) -> Answer:
-        if proposal is None:
-            raise PluginError(f"drafter '{self._drafter.name}' left a frontier of {len(frontier.nodes)} nodes unanswered")
-        if not isinstance(proposal, Distributions | Candidates):
-            raise PluginError(f"drafter '{self._drafter.name}' answered with {type(proposal).__name__}, not with a Proposal")
-        size = len(proposal.tokens) if isinstance(proposal, Candidates) else len(proposal.logits)
-        if size != len(frontier.nodes):
-            raise PluginError(f"drafter '{self._drafter.name}' answered {size} nodes; the frontier has {len(frontier.nodes)}")
+    def _answer(self, row: Row, frontier: Frontier, answer: object) -> Answer:
+        proposal = self._proposals.check(answer, len(frontier.nodes))
         if not self._draws or isinstance(proposal, Candidates):
             return proposal
         cuts, vocab_size = row.warp.sampling.draft_cuts, self._target.facts.vocab_size
-        return DraftProbs(draft_probs(proposal.logits, proposal.target_ids, vocab_size, cuts), proposal.source)
+        try:
+            q = draft_probs(proposal.logits, proposal.target_ids, vocab_size, cuts)
+        except NumericsError as error:
+            raise PluginError(f"drafter '{self._drafter.name}': {error}") from error
+        return DraftProbs(q, proposal.source)
 
     def _finished(self, row: Row, budget: Budget, one: _Growing | None) -> DraftTree:
         root = len(row.tokens) - 1
@@ -105,7 +120,8 @@ class Grower:
         if not isinstance(tree, DraftTree):
             raise PluginError(f"tree builder '{name}' returned {type(tree).__name__}, not a DraftTree")
         try:
-            validate(tree, vocab_size=self._target.facts.vocab_size)
+            with self._building:
+                validate(tree, vocab_size=self._target.facts.vocab_size)
         except TreeError as error:
             raise PluginError(f"tree builder '{name}' returned a tree that is none: {error}") from error
         if tree.root_position != root or tree.tokens[0] != row.tokens[-1]:

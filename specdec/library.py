@@ -6,6 +6,7 @@ from pathlib import Path
 
 from specdec.errors import PluginError, SpecError, UnknownPart
 from specdec.names import did_you_mean
+from specdec.paths import expanded, is_file
 
 SUFFIXES = (".yaml", ".yml")
 
@@ -59,8 +60,8 @@ def _find(name: str, known: Mapping[str, Path], kind: str, plural: str, folders:
         return known[name]
     if name.endswith(SUFFIXES) or "/" in name:
         for folder in folders:
-            path = folder / Path(name).expanduser()
-            if path.is_file():
+            path = folder / expanded(name)
+            if is_file(path):
                 return path
         raise SpecError(f"{name}: no such file; a {kind} is named without .yaml, or given as a path to one that exists")
     raise UnknownPart(f"no {kind} is called '{name}'{did_you_mean(name, known, listing=f'shipped {plural}')}")

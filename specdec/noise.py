@@ -51,5 +51,5 @@ def gumbels(seed: int, position: int, ids: Tensor) -> Tensor:
 
 
 def request_key(spec_seed: int, request_index: int) -> int:
-    """The key of a request that brings no seed of its own."""
-    return mix(spec_seed, request_index, 5)
+    """The key of a request that brings no seed of its own: a seed itself, in [0, 2**63)."""
+    return mix(spec_seed, request_index, 5) >> 1

@@ -2,7 +2,9 @@
 
 import inspect
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -45,6 +47,9 @@ _HOOKS: Final = MappingProxyType(
         Kind.VERIFIER: ("specdec_verifiers", Verifier),
     }
 )
+
+
+BASES: Final[Mapping[Kind, type[Any]]] = MappingProxyType({kind: base for kind, (_, base) in _HOOKS.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +130,11 @@ def _enabled(disabled: str) -> list[EntryPoint]:
 
 
 def _guarded(package: str, what: str, action: Callable[[], Any]) -> Any:
+    """What it prints goes to stderr: stdout carries the answers of commands."""
     try:
-        return action()
-    except Exception as error:
+        with redirect_stdout(sys.stderr):
+            return action()
+    except (Exception, SystemExit) as error:
         reason = f"{type(error).__name__}: {error}"
         raise PluginError(f"plug-in '{package}' {what}: {reason}\n  {DISABLE}={package} turns it off") from error
 

@@ -35,7 +35,7 @@ def best_tokens(logits: Tensor, count: int, target_ids: Tensor | None) -> list[l
     """By row, the `count` likeliest (target id, log-probability), best first; equal logits: the lower id first.
 
     logits: [rows, columns], unwarped. target_ids: [columns] the id of each column; None: the column itself. Impossible tokens
-    are left out.
+    are left out. A row with NaN or infinity has NaN for its log-probabilities.
     """
     if not logits.numel() or count < 1:
         return [[] for _ in logits]
@@ -44,7 +44,7 @@ def best_tokens(logits: Tensor, count: int, target_ids: Tensor | None) -> list[l
     tokens = columns if target_ids is None else target_ids[columns]
     rows = []
     for row, found in enumerate(zip(values.tolist(), tokens.tolist(), log_probs, strict=True)):
-        triples = [(-value, token, score) for value, token, score in zip(*found, strict=True) if value > float("-inf")]
+        triples = [(-value, token, score) for value, token, score in zip(*found, strict=True) if value != float("-inf")]
         if len(triples) == count + MARGIN and triples[-1][0] == triples[count - 1][0]:
             triples = _with_lowest_ids(triples, count, logits[row], target_ids)
         rows.append([(token, score) for _, token, score in sorted(triples)[:count]])

@@ -7,7 +7,7 @@ from typing import TypeAlias
 from torch import Tensor
 
 from specdec.contracts import Guarantee
-from specdec.errors import PluginError
+from specdec.errors import NumericsError, PluginError
 from specdec.ranking import best_tokens
 
 
@@ -26,9 +26,11 @@ class Distributions:
     def top(self, count: int) -> tuple[list[list[int]], list[list[float]]]:
         """Per frontier node, the `count` likeliest target ids, best first, and their log-probabilities.
 
-        Equal logits: the lower id first. Impossible tokens are left out.
+        Equal logits: the lower id first. Impossible tokens are left out. Raises NumericsError for NaN or infinite logits.
         """
         best = best_tokens(self.logits, count, self.target_ids)
+        if any(row and row[0][1] != row[0][1] for row in best):
+            raise NumericsError("a row of draft logits has NaN or infinity")
         return [[t for t, _ in row] for row in best], [[s for _, s in row] for row in best]
 
 

@@ -1,6 +1,6 @@
 """What is asked of a decoder, checked at the door, and one sequence while it is decoded."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from time import perf_counter
 from typing import Any
@@ -13,7 +13,9 @@ from specdec.distributions import Sampling
 from specdec.errors import SpecError
 from specdec.interfaces import Target
 from specdec.noise import mix, request_key
+from specdec.prompts import encode
 from specdec.records import Generation, Scored, StepRecord, TokenLogprobs
+from specdec.request_checks import check_options, sampling_of
 from specdec.stopping import Emitted, StopRules
 from specdec.tree import root_only
 from specdec.warp import LogitsProcessor, Warp
@@ -26,7 +28,9 @@ class Request:
     """One prompt and how it is to be answered.
 
     prompt: a text (encoded as it is), ids, or a conversation for the chat template.
-    max_new_tokens: None: to the end of the context. sampling: None: the decoder's. seed: key of all draws.
+    max_new_tokens: None: to the end of the context. sampling: None: the decoder's; a mapping is read as a Sampling.
+    seed: key of all draws; None: one of the spec's seed and of how many requests the decoder has had, so that the same call
+    made again gives another answer, and the same program run again the same one.
     stop: strings, or id sequences. stop_ids: beside the model's own, which `ignore_eos` turns off.
     n: samples that share one prefill; sample j > 0 of a seeded request has a key derived from (seed, j).
     logprobs: None, or how many of the likeliest tokens to report beside each emitted one.
@@ -36,7 +40,7 @@ class Request:
 
     prompt: str | Sequence[int] | Conversation
     max_new_tokens: int | None = 128
-    sampling: Sampling | None = None
+    sampling: Sampling | Mapping[str, Any] | None = None
     seed: int | None = None
     stop: Sequence[str | Sequence[int]] = ()
     stop_ids: Sequence[int] = ()
@@ -46,32 +50,8 @@ class Request:
     processors: Sequence[LogitsProcessor] = ()
 
     def __post_init__(self) -> None:
-        for name, least in (("max_new_tokens", 1), ("n", 1), ("logprobs", 0), ("seed", 0)):
-            value = getattr(self, name)
-            if (value is not None or name == "n") and (type(value) is not int or value < least):
-                raise SpecError(f"{name}: got {value!r}; expected a whole number of at least {least}")
-        for name, fits, wanted in (
-            ("stop", _is_stop, "texts or id sequences, none of them empty; single ids belong in stop_ids"),
-            ("stop_ids", _is_id, "whole numbers"),
-            ("processors", callable, "callables (input_ids, scores) -> scores"),
-        ):
-            values = getattr(self, name)
-            if isinstance(values, str) or not isinstance(values, Collection):
-                raise SpecError(f"{name}: got {values!r}; expected a list, such as [{values!r}]")
-            if strangers := [value for value in values if not fits(value)]:
-                raise SpecError(f"{name}: got {strangers[0]!r}; expected {wanted}")
-        if not isinstance(self.sampling, Sampling | None):
-            raise SpecError(f"sampling: got {self.sampling!r}; expected a Sampling, such as Sampling(temperature=1.0)")
-        if not isinstance(self.ignore_eos, bool):
-            raise SpecError(f"ignore_eos: got {self.ignore_eos!r}; expected True or False")
-
-
-def _is_id(value: Any) -> bool:
-    return type(value) is int
-
-
-def _is_stop(value: Any) -> bool:
-    return isinstance(value, Sequence) and len(value) > 0 and (isinstance(value, str) or all(map(_is_id, value)))
+        check_options(self)
+        object.__setattr__(self, "sampling", sampling_of(self.sampling))
 
 
 def requests_of(prompts: Any, **options: Any) -> list[Request]:
@@ -213,8 +193,8 @@ def open_rows(
 
 def _prepare(request: Request, target: Target, sampling: Sampling) -> tuple[list[int], int, Sampling]:
     """Checked prompt ids, the token limit that the context leaves, and the sampling options."""
-    facts, options = target.facts, request.sampling or sampling
-    prompt = _encode(request.prompt, target)
+    facts, options = target.facts, request.sampling if isinstance(request.sampling, Sampling) else sampling
+    prompt = encode(request.prompt, target.codec)
     if not prompt:
         raise SpecError("the prompt is empty: decoding starts from at least one token")
     stop_sequences = [token for stop in request.stop if not isinstance(stop, str) for token in stop]
@@ -235,15 +215,3 @@ def _prepare(request: Request, target: Target, sampling: Sampling) -> tuple[list
     if target.codec is None and any(isinstance(stop, str) for stop in request.stop):
         raise SpecError("stop: this target has no tokenizer, so that only id sequences can stop it")
     return prompt, room, options
-
-
-def _encode(prompt: Any, target: Target) -> list[int]:
-    if isinstance(prompt, Sequence) and not isinstance(prompt, str) and all(type(t) is int for t in prompt):
-        return list(prompt)
-    if target.codec is None:
-        raise SpecError("this target has no tokenizer: give the prompt as a list of token ids")
-    if isinstance(prompt, str):
-        return target.codec.encode(prompt)
-    if isinstance(prompt, Sequence) and all(isinstance(turn, Mapping) for turn in prompt):
-        return target.codec.chat(prompt)
-    raise SpecError(f"prompt: got {type(prompt).__name__}; expected a text, a list of ids or a conversation")

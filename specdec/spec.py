@@ -1,17 +1,17 @@
 """What a strategy file says, and how one is read: every mistake at once, each with its file and line."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from specdec.distributions import Sampling
 from specdec.errors import SpecdecError
-from specdec.layering import at_key, layered, override_documents
-from specdec.names import did_you_mean
+from specdec.explain import faults
+from specdec.layering import at_key, layered, override_documents, wholes_first
 from specdec.yaml_lines import Document, KeyPath, Origin, Problem, from_mapping, read_file
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -70,7 +70,8 @@ def read_spec(
 ) -> Reading:
     """The spec of a file or a mapping, `extends` followed, with overrides laid over.
 
-    settings: texts `a.b=value`. overrides: {dotted key: value}.
+    settings: texts `a.b=value`. overrides: {dotted key: value}. Whole parts are laid over before keys inside them, whatever
+    their order, so that no key is lost; of two values for one key the later holds, and settings come after overrides.
     Raises SpecError only where there is nothing to check at all: no such file, or no YAML.
     """
     if isinstance(source, Path):
@@ -80,14 +81,15 @@ def read_spec(
     merged = _extended(document, folder, find_strategy, seen=(source.resolve(),) if isinstance(source, Path) else ())
     merged = replace(merged, data={**_default_parts(), **merged.data})
     top = document.origins[()]
+    given = [at_key(k.split("."), _plain(v), Origin(f"argument {k}={v!r}")) for k, v in (overrides or {}).items()]
     layers, problems = override_documents(settings)
-    for key, value in (overrides or {}).items():
-        layers.append(at_key(key.split("."), _plain(value), Origin(f"argument {key}={value!r}")))
-    for layer in layers:
+    for layer in wholes_first([*given, *layers]):
         merged = replace(layered(merged, layer), data=_named(layered(merged, layer).data, merged.data))
     data = {"name": default_name, **{k: v for k, v in merged.data.items() if k != "extends"}}
     merged = Document(data, {**merged.origins, (): top}, merged.problems)
     spec, shape_problems = validated(StrategySpec, data, merged, ())
+    if any(problem.key == "extends" for problem in merged.problems):
+        shape_problems = [problem for problem in shape_problems if problem.message != "is required"]
     return Reading(spec, merged, (*merged.problems, *problems, *shape_problems), folder)
 
 
@@ -141,97 +143,12 @@ def validated(
     context: what the model's own validators may ask for. With mistakes, the value is what is left without the faulty keys,
     None if that is not enough.
     """
-    faults = _faults(model, data, context)
-    problems = [document.problem((*at, *path), message) for path, message in faults.items()]
-    if not faults:
-        return model.model_validate(dict(data), context=context), []
-    wrong = {path[0] for path in faults if path}
+    found = faults(model, data, context)
+    problems = [document.problem((*at, *path), message) for path, message in found.items()]
+    if not found:
+        return model.model_validate_json(json.dumps(data), context=context), []
+    wrong = {path[0] for path in found if path}
     rest = {k: v for k, v in data.items() if str(k) not in wrong}
-    if not wrong or _faults(model, rest, context):
+    if not wrong or faults(model, rest, context):
         return None, problems
-    return model.model_validate(rest, context=context), problems
-
-
-def _faults(model: type[BaseModel], data: Mapping[str, Any], context: Mapping[str, Any] | None) -> dict[KeyPath, str]:
-    """Messages by key. The strict rules of JSON are used: lists may stand for tuples, words for enumerations."""
-    try:
-        model.model_validate_json(json.dumps(data), strict=True, context=context)
-    except ValidationError as error:
-        expected: dict[KeyPath, list[str]] = {}
-        messages: dict[KeyPath, str] = {}
-        for detail in error.errors(include_url=False):
-            path, value, found = _locate(detail["loc"], data)
-            if detail["loc"][-1:] == ("[key]",):
-                if str(path[-1]).lstrip("-").isdecimal():
-                    continue
-                messages[path] = f"got the key '{path[-1]}', expected a whole number"
-            elif detail["type"] == "extra_forbidden":
-                messages[path] = f"unknown key{did_you_mean(str(path[-1]), _fields(model, path), listing='known keys')}"
-            elif detail["type"] == "missing":
-                messages[path] = "is required"
-            elif detail["type"] in ("value_error", "assertion_error"):
-                messages[path] = detail["msg"].partition(", ")[2]
-            else:
-                expected.setdefault(path, []).append(_expectation(detail["msg"]))
-                messages[path] = f"got {_shown(value) if found else 'nothing'}, expected {' or '.join(expected[path])}"
-        return messages
-    except TypeError as error:
-        return {(): f"holds a value that YAML could not: {error}"}
-    return {}
-
-
-def _locate(loc: Iterable[str | int], data: Any) -> tuple[KeyPath, Any, bool]:
-    """Pydantic's location without the names of union members, and the value that is there."""
-    path: list[str | int] = []
-    items = list(loc)
-    value, found = data, True
-    for index, item in enumerate(items):
-        if isinstance(value, Mapping):
-            by_text = {str(k): k for k in value}
-            if item in by_text:
-                value = value[by_text[str(item)]]
-                path.append(item)
-                continue
-            if index == len(items) - 1:
-                return (*path, item), None, False
-        elif isinstance(value, list) and isinstance(item, int) and item < len(value):
-            value = value[item]
-            path.append(item)
-            continue
-    return tuple(path), value, found
-
-
-def _expectation(message: str) -> str:
-    text = message.removeprefix("Input should be ")
-    text = text.replace("greater than or equal to", "at least").replace("less than or equal to", "at most")
-    return {
-        "a valid integer": "a whole number",
-        "a valid number": "a number",
-        "a valid string": "text",
-        "a valid boolean": "true or false",
-        "a valid array": "a list",
-        "an object": "a mapping such as {use: NAME}",
-    }.get(text, text[:1].lower() + text[1:])
-
-
-def _shown(value: Any) -> str:
-    text = json.dumps(value, default=str)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _fields(model: type[BaseModel], path: KeyPath) -> list[str]:
-    """The keys that may stand where the last key of `path` stands."""
-    for step in path[:-1]:
-        field = model.model_fields.get(str(step))
-        inner = next((m for m in _models(field.annotation)), None) if field is not None else None
-        if inner is None:
-            return []
-        model = inner
-    extra = ["extends"] if model is StrategySpec else []
-    return [*model.model_fields, *extra]
-
-
-def _models(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [m for argument in getattr(annotation, "__args__", ()) for m in _models(argument)]
+    return model.model_validate_json(json.dumps(rest), context=context), problems

@@ -17,6 +17,8 @@ from specdec.interfaces import PartOptions
 from specdec.noise import mix, uniforms
 
 SUM_TOLERANCE = 1e-9
+MOST_TOKENS = 1 << 20
+"""A row of as many probabilities takes 8 MB; no vocabulary in use has more tokens."""
 
 
 def _number(value: Any) -> Any:
@@ -27,7 +29,10 @@ def _number(value: Any) -> Any:
 
 
 def _text_keys(value: Any) -> Any:
-    return {str(key): row for key, row in value.items()} if isinstance(value, Mapping) else value
+    """Keys as texts, rows as tuples: a strict reading takes no list for one once the mapping has been touched."""
+    if not isinstance(value, Mapping):
+        return value
+    return {str(key): tuple(row) if isinstance(row, list) else row for key, row in value.items()}
 
 
 Probability = Annotated[float, BeforeValidator(_number), Field(ge=0, le=1)]
@@ -37,7 +42,7 @@ class RandomRows(PartOptions):
     """Pseudo-random rows, the same for the same seed on every machine."""
 
     order: Annotated[int, Field(ge=0, description="how many of the last tokens of the history a row depends on")] = 2
-    seed: Annotated[int, Field(ge=0, description="another seed gives another model")] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63, description="another seed gives another model")] = 0
     zeros: Annotated[float, Field(ge=0, le=1, description="share of tokens that are impossible in a row")] = 0.0
     sharpness: Annotated[float, Field(gt=0, description="1: uniform on the simplex; larger: more peaked")] = 1.0
 
@@ -45,7 +50,7 @@ class RandomRows(PartOptions):
 class TableOptions(PartOptions):
     """A table of next-token probabilities."""
 
-    vocab: Annotated[int, Field(ge=1, description="tokens, that is columns of every row")]
+    vocab: Annotated[int, Field(ge=1, le=MOST_TOKENS, description="tokens, that is columns of every row")]
     rows: Annotated[
         dict[str, tuple[Probability, ...]],
         BeforeValidator(_text_keys),

@@ -166,7 +166,7 @@ def validate(tree: DraftTree, *, vocab_size: int) -> None:
 def _validate_nodes(tree: DraftTree, vocab_size: int) -> None:
     seen: set[tuple[int, int]] = set()
     for node, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
-        if not 0 <= token < vocab_size:
+        if type(token) is not int or not 0 <= token < vocab_size:
             raise TreeError(f"node {node}: token {token} is outside the target's vocabulary of {vocab_size}")
         if node == 0:
             continue

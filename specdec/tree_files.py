@@ -12,7 +12,9 @@ import yaml
 from pydantic import AfterValidator, Field, ValidationInfo
 
 from specdec.errors import SpecdecError, SpecError
+from specdec.paths import is_file
 from specdec.tree_shapes import MAX_NODES, RankPath, TreeShape, check_path
+from specdec.yaml_text import compose
 
 
 def _find(name: str, info: ValidationInfo) -> str:
@@ -42,7 +44,7 @@ def one_shape(*, file: str | None, paths: Sequence[Sequence[int]] | None, widths
     if len(given) != 1:
         raise SpecError(f"a tree needs exactly one of file, paths and widths; got {' and '.join(given) or 'none'}")
     if file is not None:
-        return read_tree(Path(file)).shape if Path(file).is_file() else None
+        return read_tree(Path(file)).shape if is_file(Path(file)) else None
     return TreeShape.of(paths) if paths is not None else TreeShape.k_ary(widths or ())
 
 
@@ -62,23 +64,21 @@ def read_tree(path: Path) -> TreeFile:
     """A tree file. Raises SpecError with the file and, where YAML tells it, the line."""
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise SpecError(f"{path}: cannot be read: {error}") from error
     return parse_tree(text, origin=str(path))
 
 
 def parse_tree(text: str, *, origin: str) -> TreeFile:
     """The text of a tree file; `origin` is what errors call it."""
-    try:
-        node = yaml.compose(text, yaml.SafeLoader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{origin}: line {mark.line + 1}" if mark is not None else origin
-        raise SpecError(f"{where}: not YAML: {getattr(error, 'problem', error)}") from error
+    node = compose(text, origin)
     if not isinstance(node, yaml.MappingNode):
         raise SpecError(f"{origin}: a tree file is a mapping with name, source and one of paths, chain and widths")
     lines = _key_lines(node, origin)
-    data: dict[str, Any] = yaml.safe_load(text)
+    try:
+        data: dict[str, Any] = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError) as error:
+        raise SpecError(f"{origin}: not a tree file: {str(error).partition(chr(10))[0]}") from error
     for key in ("name", "source"):
         if not isinstance(data.get(key), str) or not data[key]:
             raise SpecError(f"{origin}: line {lines.get(key, 1)}: '{key}' must be a text; got {data.get(key)!r}")

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from specdec.distributions import Sampling, TokenDist, cut, point_mass
-from specdec.errors import NumericsError, SpecError
+from specdec.distributions import UNUSABLE_ROW, Sampling, TokenDist, cut, point_mass
+from specdec.errors import NumericsError, SpecdecError, SpecError
 from specdec.tree import DraftTree
 
 LogitsProcessor: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -76,15 +76,29 @@ class Warp:
         if self._processors:
             input_ids = torch.tensor([list(tokens)], device=scores.device)
             for processor in self._processors:
-                scores = _checked(processor(input_ids, scores[None]), scores, processor)
+                scores = _applied(processor, input_ids, scores)
         return scores
 
 
-def _checked(answer: Any, scores: Tensor, processor: LogitsProcessor) -> Tensor:
-    if not isinstance(answer, Tensor) or answer.shape != (1, len(scores)):
-        got = f"a tensor {tuple(answer.shape)}" if isinstance(answer, Tensor) else type(answer).__name__
-        raise SpecError(f"logits processor {processor!r} returned {got}; expected the scores, a tensor (1, {len(scores)})")
-    return answer[0]
+def _applied(processor: LogitsProcessor, input_ids: Tensor, scores: Tensor) -> Tensor:
+    """[vocab] what one processor makes of the scores [vocab]. Raises SpecError naming it."""
+    name = getattr(processor, "__qualname__", type(processor).__qualname__)
+    try:
+        answer: Any = processor(input_ids, scores[None])
+    except SpecdecError:
+        raise
+    except Exception as error:
+        raise SpecError(f"logits processor {name} fails: {type(error).__name__}: {error}") from error
+    if not isinstance(answer, Tensor):
+        got = type(answer).__name__
+    elif answer.shape == (1, len(scores)) and answer.is_floating_point() and answer.device.type == scores.device.type:
+        return answer[0].detach()
+    else:
+        got = f"a tensor {tuple(answer.shape)} of {str(answer.dtype).removeprefix('torch.')} on {answer.device.type}"
+    raise SpecError(
+        f"logits processor {name} returned {got}; expected the scores, a tensor (1, {len(scores)}) of "
+        f"{str(scores.dtype).removeprefix('torch.')} on {scores.device.type}"
+    )
 
 
 class TargetDists:
@@ -125,6 +139,6 @@ class TargetDists:
         if self._greedy is None:
             best, tokens = self._logits.max(-1)
             if not bool((best > float("-inf")).all()):
-                raise NumericsError("a row of logits has NaN or no finite value")
+                raise NumericsError(UNUSABLE_ROW)
             self._greedy = tokens.tolist()
         return point_mass(self._greedy[node])

@@ -5,17 +5,18 @@ Scalars follow the YAML 1.2 core schema: `no` is a word, `1e-4` a number, and `1
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import yaml
 
 from specdec.errors import SpecError
-
-KeyPath: TypeAlias = tuple[str | int, ...]
-"""Keys (as text) and list positions from the top of a document."""
+from specdec.explain import KeyPath as KeyPath
+from specdec.explain import shown
+from specdec.yaml_text import MAX_DEPTH, MAX_DIGITS, compose
 
 _SCALARS = (
     (re.compile(r"~|null|Null|NULL|"), "null"),
@@ -70,30 +71,26 @@ class Document:
 def read_file(path: Path) -> Document:
     """The document of a YAML file. Raises SpecError if it cannot be read or is not YAML."""
     here = Path.cwd()
-    shown = path.relative_to(here) if path.is_relative_to(here) else path
+    name = path.relative_to(here) if path.is_relative_to(here) else path
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise SpecError(f"{shown}: cannot be read: {error.strerror or error}") from error
+        raise SpecError(f"{name}: cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise SpecError(f"{shown}: not UTF-8 text (byte {error.start})") from error
-    return read_text(text, str(shown))
+        raise SpecError(f"{name}: not UTF-8 text (byte {error.start})") from error
+    except ValueError as error:
+        raise SpecError(f"{name}: cannot be read: {error}") from error
+    return read_text(text, str(name))
 
 
 def read_text(text: str, source: str) -> Document:
     """The document of a YAML text; `source` names it in errors. Raises SpecError if it is not YAML."""
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise SpecError(f"{source}:{line}: not YAML: {error.problem or error.context}") from error
-    except yaml.YAMLError as error:
-        raise SpecError(f"{source}: not YAML: {error}") from error
+    node = compose(text, source)
     reader = _Reader(source)
     if node is not None and not isinstance(node, yaml.MappingNode):
         reader.report(node, (), "got something else, expected a mapping of keys to values")
         node = None
-    data = reader.mapping(node, (), ()) if node is not None else {}
+    data = reader.mapping(node, ()) if node is not None else {}
     return Document(data, {(): Origin(source, 1), **reader.origins}, tuple(reader.problems))
 
 
@@ -108,7 +105,18 @@ def read_value(text: str, source: str) -> Any:
 
 def from_mapping(data: Mapping[str, Any], source: str) -> Document:
     """A document of plain Python data; all of its keys have the origin `source`."""
-    return Document(dict(data), {(): Origin(source)})
+    origin = Origin(source)
+    problems = [Problem(origin, ".".join(path), "given twice, as a text and as a number") for path in _twice(data, ())]
+    return Document(dict(data), {(): origin}, tuple(problems))
+
+
+def _twice(data: Any, path: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Paths of keys that are the same once written down."""
+    if not isinstance(data, Mapping) or len(path) > MAX_DEPTH:
+        return []
+    counts = Counter(map(str, data))
+    inner = [found for key, value in data.items() for found in _twice(value, (*path, str(key)))]
+    return [(*path, key) for key, count in counts.items() if count > 1] + inner
 
 
 class _Reader:
@@ -123,40 +131,39 @@ class _Reader:
         origin = Origin(self.source, node.start_mark.line + 1)
         self.problems.append(Problem(origin, ".".join(map(str, path)), message))
 
-    def mapping(self, node: yaml.MappingNode, path: KeyPath, above: tuple[yaml.Node, ...]) -> dict[Any, Any]:
+    def mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[Any, Any]:
         result: dict[Any, Any] = {}
         for key_node, value_node in node.value:
-            key = self.value(key_node, path, above) if isinstance(key_node, yaml.ScalarNode) else None
+            key = self.scalar(key_node, path) if isinstance(key_node, yaml.ScalarNode) else None
             if not isinstance(key, str | int) or isinstance(key, bool):
-                self.report(key_node, path, f"got the key {key_node.value!r}, expected a word or a whole number")
+                written = shown(key_node.value) if isinstance(key_node, yaml.ScalarNode) else "that is a list or a mapping"
+                self.report(key_node, path, f"got the key {written}, expected a word or a whole number")
                 continue
             here = (*path, str(key))
-            if key in result:
+            if here in self.origins:
                 self.report(key_node, here, f"given twice; first at line {self.origins[here].line}")
                 continue
             self.origins[here] = Origin(self.source, key_node.start_mark.line + 1)
-            result[key] = self.value(value_node, here, above)
+            result[key] = self.value(value_node, here)
         return result
 
-    def value(self, node: yaml.Node, path: KeyPath, above: tuple[yaml.Node, ...]) -> Any:
-        if any(node is a for a in above):
-            self.report(node, path, "contains itself")
-            return None
+    def value(self, node: yaml.Node, path: KeyPath) -> Any:
         if isinstance(node, yaml.MappingNode):
-            return self.mapping(node, path, (*above, node))
+            return self.mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
-            return [self.value(item, (*path, i), (*above, node)) for i, item in enumerate(node.value)]
+            return [self.value(item, (*path, i)) for i, item in enumerate(node.value)]
         return self.scalar(node, path)
 
     def scalar(self, node: yaml.Node, path: KeyPath) -> Any:
         text: str = node.value
-        if node.tag == "!" or node.tag.startswith("!") or "python" in node.tag:
-            self.report(node, path, f"the tag {node.tag} is not understood")
         if getattr(node, "style", None) is not None:
             return text
         kind = next((kind for pattern, kind in _SCALARS if pattern.fullmatch(text)), "str")
+        if kind in ("int", "float") and len(text) > MAX_DIGITS:
+            self.report(node, path, f"got a number of {len(text)} digits, expected at most {MAX_DIGITS}")
+            return 0
         if kind == "float" and not math.isfinite(number := float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))):
-            self.report(node, path, f"got {text}, expected a finite number")
+            self.report(node, path, f"got {shown(text).strip(chr(34))}, expected a finite number")
             return 0.0
         values: dict[str, Any] = {"null": None, "bool": text.lower() == "true", "str": text}
         return values[kind] if kind in values else int(text) if kind == "int" else number

@@ -1,5 +1,6 @@
 """Names become objects: what fits is built, what does not is refused with its lines and with what would fit."""
 
+from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
 
@@ -7,9 +8,11 @@ import pytest
 
 import specdec
 from specdec.compose import Workshop, build, check, read, workshop
-from specdec.contracts import Draw, Guarantee
-from specdec.errors import IncompatibleParts, SpecError, UnknownPart
-from specdec.plugins import Kind
+from specdec.contracts import BuilderDeclaration, Draw, Gives, Guarantee, Shape, TargetDeclaration
+from specdec.errors import IncompatibleParts, PluginError, SpecdecError, SpecError, UnknownPart
+from specdec.interfaces import PartOptions, TreeBuilder
+from specdec.library import library
+from specdec.plugins import Kind, Registered, load_registry
 
 TARGET = {"use": "tabular", "vocab": 3, "random": {"order": 1, "sharpness": 4.0}}
 DRAFTER = {"use": "tabular", "vocab": 3, "random": {"seed": 7}}
@@ -202,3 +205,76 @@ def test_a_draft_model_of_its_own_is_loaded_beside_the_target(shop):
     plain = specdec.load("plain", target=decoder.target)
     answers = [d.generate([[0, 1]], max_new_tokens=12)[0].tokens for d in (decoder, plain)]
     assert answers[0] == answers[1]
+
+
+# --- parts that break their contract --------------------------------------------------------------------------------
+
+
+def broken_shop(**methods) -> Workshop:
+    """A workshop with a tree builder 'broken', some of whose methods are replaced."""
+
+    class Broken(TreeBuilder):
+        name = "broken"
+        Options = PartOptions
+
+        @classmethod
+        def declares(cls, options):
+            return BuilderDeclaration(Draw.DETERMINISTIC, Shape.CHAIN, frozenset(Gives))
+
+        @classmethod
+        def build(cls, options, tools):
+            return cls()
+
+        def grow(self, root_token, root_position, budget, chance):
+            raise NotImplementedError
+
+    for name, method in methods.items():
+        setattr(Broken, name, classmethod(method))
+    registry = load_registry("1")
+    trees = {**registry.parts[Kind.TREE], "broken": Registered(Broken, "some-package")}
+    return Workshop(replace(registry, parts={**registry.parts, Kind.TREE: trees}), library())
+
+
+def failing(*arguments):
+    raise ZeroDivisionError("oops")
+
+
+def leaving(*arguments):
+    raise SystemExit(3)
+
+
+BREAKS = {
+    "declares nothing": ({"declares": lambda cls, options: None}, "declares NoneType, expected BuilderDeclaration"),
+    "declares another": ({"declares": lambda cls, options: TargetDeclaration()}, "declares TargetDeclaration, expected"),
+    "declares by half": (
+        {"declares": lambda cls, options: BuilderDeclaration(Draw.IID, Shape.CHAIN, None)},
+        "declares needs=None, expected a set of Gives",
+    ),
+    "declares another draw": (
+        {"declares": lambda cls, options: BuilderDeclaration("any", Shape.CHAIN, frozenset(Gives))},
+        "declares draw='any', expected a Draw",
+    ),
+    "fails to declare": ({"declares": failing}, "fails: ZeroDivisionError: oops"),
+    "builds nothing": ({"build": lambda cls, options, tools: None}, "was built as NoneType, not as a TreeBuilder"),
+    "builds another": ({"build": lambda cls, options, tools: 3}, "was built as int, not as a TreeBuilder"),
+    "fails to build": ({"build": failing}, "fails: ZeroDivisionError: oops"),
+    "leaves": ({"build": leaving}, "fails: SystemExit: 3"),
+}
+
+
+@pytest.mark.parametrize(("methods", "message"), BREAKS.values(), ids=BREAKS.keys())
+def test_a_part_that_breaks_its_contract_does_not_pass_the_check(methods, message):
+    shop = broken_shop(**methods)
+    with pytest.raises(PluginError, match=f"tree 'broken' .*{message}"):
+        check(read(spec(tree={"use": "broken"}), shop), shop)
+
+
+def test_a_part_that_keeps_its_contract_passes_the_check():
+    shop = broken_shop()
+    assert check(read(spec(tree={"use": "broken"}), shop), shop).parts[Kind.TREE].name == "broken"
+
+
+@pytest.mark.parametrize("target", ["x" * 5000, "~nobody/model"])
+def test_a_target_that_could_be_no_folder_is_a_fault_and_no_crash(target):
+    with pytest.raises(SpecdecError):
+        specdec.load("plain", target=target)

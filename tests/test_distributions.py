@@ -316,3 +316,33 @@ def test_a_processor_that_returns_no_scores_is_named(answer):
     warp = Warp(Sampling(), prompt_length=1, stop_ids=frozenset(), processors=[lambda ids, scores: answer])
     with pytest.raises(SpecError, match=r"logits processor .* expected the scores, a tensor \(1, 5\)"):
         warp.row(torch.zeros(5), [0, 1])
+
+
+WRONG_SCORES = {
+    "truth": (lambda ids, scores: scores > 0, "of bool on cpu"),
+    "whole numbers": (lambda ids, scores: scores.long(), "of int64 on cpu"),
+    "complex numbers": (lambda ids, scores: scores.to(torch.complex64), "of complex64"),
+    "nowhere": (lambda ids, scores: scores.to("meta"), "on meta"),
+    "nothing": (lambda ids, scores: None, "returned NoneType"),
+    "an exception": (lambda ids, scores: scores[9, 9], "fails: IndexError"),
+}
+
+
+@pytest.mark.parametrize(("processor", "message"), WRONG_SCORES.values(), ids=WRONG_SCORES.keys())
+def test_a_processor_that_answers_wrongly_is_named(processor, message):
+    warp = Warp(Sampling(), prompt_length=1, stop_ids=frozenset(), processors=[processor])
+    with pytest.raises(SpecError, match=f"logits processor <lambda> .*{message}"):
+        warp.row(torch.zeros(5), [1])
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.0}, {"top_k": 2}, {"top_p": 0.5}, {"min_p": 0.1}], ids=str)
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_a_row_that_is_no_law_is_refused_in_the_same_words_at_any_temperature(options, value):
+    warp = Warp(Sampling(**options), prompt_length=1, stop_ids=frozenset())
+    tree = TreeSketch(1, 0).freeze(Draw.DETERMINISTIC)
+    for row in (
+        lambda: warp.row(torch.full((5,), value), [1]),
+        lambda: warp.dists(torch.full((1, 5), value), [1], tree).row(0),
+    ):
+        with pytest.raises(NumericsError, match=r"^a row of logits has NaN or no finite value: every token is forbidden$"):
+            row()

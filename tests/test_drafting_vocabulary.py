@@ -1,10 +1,10 @@
 import pytest
 
 from specdec.drafting_vocabulary import check_vocabularies
-from specdec.errors import TargetMismatch
+from specdec.errors import SpecdecWarning, TargetMismatch
 from specdec.interfaces import BuildTools, Target, TextCodec
-from specdec.targets.tabular import LETTERS, TabularTargetOptions
 from specdec.targets.tabular import Tabular as TabularTarget
+from specdec.targets.tabular import TabularTargetOptions
 
 
 class Words(TextCodec):
@@ -42,7 +42,7 @@ class Speaking(Target):
 
     @classmethod
     def build(cls, options, tools):
-        return cls(LETTERS)
+        return cls("abc")
 
     @property
     def facts(self):
@@ -103,8 +103,26 @@ def test_a_different_token_in_the_middle_is_no_added_token():
         check_vocabularies(Speaking("abXdef"), Speaking("abcdef"))
 
 
-def test_without_a_tokenizer_on_both_sides_nothing_is_compared():
-    big = TabularTarget.build(TabularTargetOptions(vocab=len(LETTERS) + 1, random={}), BuildTools())
-    assert big.codec is None
-    check_vocabularies(big, Speaking("abc"))
-    check_vocabularies(Speaking("abc"), big)
+def mute(vocab):
+    target = TabularTarget.build(TabularTargetOptions(vocab=vocab, random={}), BuildTools())
+    assert target.codec is None
+    return target
+
+
+def test_one_tokenizer_and_other_sizes_are_refused_and_the_side_without_is_named():
+    with pytest.raises(TargetMismatch, match=r"the draft model has no tokenizer .* 27 in the draft model, 3 in the target"):
+        check_vocabularies(mute(27), Speaking("abc"))
+    with pytest.raises(TargetMismatch, match=r"the target has no tokenizer .* 3 in the draft model, 27 in the target"):
+        check_vocabularies(Speaking("abc"), mute(27))
+
+
+def test_one_tokenizer_and_equal_sizes_are_let_pass_with_a_warning():
+    speaking = Speaking([f"word{n}" for n in range(30)])
+    with pytest.warns(SpecdecWarning, match="the draft model has no tokenizer"):
+        check_vocabularies(mute(30), speaking)
+    with pytest.warns(SpecdecWarning, match="the target has no tokenizer"):
+        check_vocabularies(speaking, mute(30))
+
+
+def test_without_any_tokenizer_nothing_is_compared():
+    check_vocabularies(mute(27), mute(40))

@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from specdec.builders.chain import Chain, ChainOptions
 from specdec.builders.fixed import Fixed, FixedOptions
@@ -9,7 +10,8 @@ from specdec.distributions import Sampling
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.errors import PluginError, SpecdecError
 from specdec.interfaces import Drafter, DraftSession, Frontier, PartOptions, TreeBuilder
-from specdec.records import Candidates, DraftProbs
+from specdec.records import Candidates, Distributions, DraftProbs, Verdict
+from specdec.requests import Request
 from specdec.tree import TreeSketch
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound
@@ -58,6 +60,8 @@ LIES = {
     "too deep": (lambda s, b: grown(s, b.depth), "the budget is .* of depth"),
     "an orphan": (lambda s, b: frozen(s, parents=(-1, 0, 9)), "node 2: parent 9"),
     "a token outside the vocabulary": (lambda s, b: frozen(s, tokens=(*s.tokens[:2], 99)), "node 2: token 99"),
+    "a fraction for a token": (lambda s, b: frozen(s, tokens=(*s.tokens[:2], 1.0)), "node 2: token 1.0"),
+    "no tokens at all": (lambda s, b: frozen(s, tokens=None), "fails: TypeError"),
     "no root": (lambda s, b: frozen(s, tokens=(), parents=(), depths=(), children=(), draws={}, draw={}), "0 nodes"),
     "no tree": (lambda s, b: None, "returned NoneType, not a DraftTree"),
     "a sketch": (lambda s, b: s, "returned TreeSketch, not a DraftTree"),
@@ -94,7 +98,7 @@ def test_a_builder_that_asks_for_a_node_that_is_not_there_is_refused_by_name(com
         compose(table(8), parts_of(Asks, PartOptions(), Match)).generate([[1]], max_new_tokens=6)
 
 
-def drafter_of(answer):
+def drafter_of(answer, gives=Gives.CANDIDATES):
     """A drafter that answers a batch of frontiers by `answer`."""
 
     class Session(DraftSession):
@@ -113,7 +117,7 @@ def drafter_of(answer):
 
         @classmethod
         def declares(cls, options):
-            return DrafterDeclaration(gives=Gives.CANDIDATES)
+            return DrafterDeclaration(gives=gives)
 
         @classmethod
         def build(cls, options, tools):
@@ -136,7 +140,151 @@ WRONG_ANSWERS = {
     "too few rows": (lambda fs: [candidates(1)], "answered 1 sequences; 2 asked"),
     "too many rows": (lambda fs: [candidates(1)] * 3, "answered 3 sequences; 2 asked"),
     "something else": (lambda fs: [(1,) for _ in fs], "answered with tuple"),
+    "no list": (lambda fs: None, "answered with NoneType, not with a list"),
+    "a fraction": (lambda fs: [Candidates(((1.5,),), ((-0.1,),))] * 2, r"proposed 1\.5; expected an id"),
+    "truth": (lambda fs: [Candidates(((True,),), ((-0.1,),))] * 2, "proposed True"),
+    "an id too large": (lambda fs: [Candidates(((8,),), ((-0.1,),))] * 2, "proposed 8; .* vocabulary of 8"),
+    "a negative id": (lambda fs: [Candidates(((-1,),), ((-0.1,),))] * 2, "proposed -1"),
+    "a score above 0": (lambda fs: [Candidates(((1,),), ((0.1,),))] * 2, r"gave a score of 0\.1"),
+    "a score NaN": (lambda fs: [Candidates(((1,),), ((float("nan"),),))] * 2, "gave a score of nan"),
+    "a score None": (lambda fs: [Candidates(((1,),), ((None,),))] * 2, "gave a score of None"),
 }
+
+
+def distributions(*shape, dtype=torch.float32, ids=None, value=0.0):
+    logits = torch.full(shape, value, dtype=dtype)
+    return lambda fs: [Distributions(logits, None if ids is None else torch.tensor(ids)) for _ in fs]
+
+
+NAN, INF = float("nan"), float("inf")
+WRONG_LOGITS = {
+    "no tensor": (lambda fs: [Distributions([[0.0] * 8]) for _ in fs], "logits that are list"),
+    "one dimension": (distributions(8), r"logits that are float32 \[8\]"),
+    "three dimensions": (distributions(1, 1, 8), r"float32 \[1, 1, 8\]"),
+    "whole numbers": (distributions(1, 8, dtype=torch.int64), "logits that are int64"),
+    "too many nodes": (distributions(2, 8), "answered 2 nodes"),
+    "too many columns": (distributions(1, 9), "9 columns of logits; the target's vocabulary has 8"),
+    "no columns": (distributions(1, 0), "0 columns"),
+    "NaN": (distributions(1, 8, value=NAN), "NaN or infinity"),
+    "infinity": (distributions(1, 8, value=INF), "NaN or infinity"),
+    "ids twice": (distributions(1, 3, ids=[1, 2, 1]), "two columns of logits to the same target id"),
+    "ids outside": (distributions(1, 3, ids=[1, 2, 8]), "maps a column to 8"),
+    "negative ids": (distributions(1, 3, ids=[1, -2, 3]), "maps a column to -2"),
+    "too few ids": (distributions(1, 3, ids=[1, 2]), "2 target_ids for 3 columns"),
+    "ids in rows": (distributions(1, 3, ids=[[1, 2, 3]]), r"target_ids that are int64 \[1, 3\]"),
+    "fractions for ids": (distributions(1, 3, ids=[1.0, 2.0, 3.0]), "target_ids that are float32"),
+    "a mask for ids": (distributions(1, 3, ids=[True, False, True]), "target_ids that are bool"),
+}
+
+
+@pytest.mark.parametrize("draw", ["deterministic", "sampled"])
+@pytest.mark.parametrize(("answer", "message"), WRONG_LOGITS.values(), ids=WRONG_LOGITS.keys())
+def test_a_drafter_that_answers_with_wrong_logits_is_refused_by_name(compose, table, parts_of, answer, message, draw):
+    drafter = drafter_of(answer, Gives.DISTRIBUTIONS)
+    decoder = compose(table(8), parts_of(Chain, ChainOptions(length=2, draw=draw), Match), drafter)
+    with pytest.raises(PluginError, match=f"drafter 'lying'.*{message}"):
+        decoder.generate([[1]], max_new_tokens=6)
+
+
+@pytest.mark.parametrize("row", [[NAN] + [0.0] * 7, [0.0] * 7 + [NAN], [INF] + [0.0] * 7], ids=str)
+def test_one_nan_among_the_logits_is_found(compose, table, chain_of, row):
+    drafter = drafter_of(lambda fs: [Distributions(torch.tensor([row])) for _ in fs], Gives.DISTRIBUTIONS)
+    with pytest.raises(PluginError, match=r"drafter 'lying'.*NaN or infinity"):
+        compose(table(8), chain_of(2), drafter).generate([[1]], max_new_tokens=6)
+
+
+def test_column_ids_that_change_in_place_are_looked_at_again(compose, table, chain_of):
+    ids = torch.tensor([1, 2, 3])
+
+    def answer(frontiers):
+        ids[0] += 1
+        return [Distributions(torch.zeros(1, 3), ids) for _ in frontiers]
+
+    with pytest.raises(PluginError, match="same target id"):
+        compose(table(8), chain_of(4), drafter_of(answer, Gives.DISTRIBUTIONS)).generate([[1]], max_new_tokens=9)
+
+
+def test_an_impossible_candidate_is_no_fault(compose, table, chain_of):
+    drafter = drafter_of(lambda fs: [Candidates(((1,),), ((-INF,),)) for _ in fs])
+    assert len(compose(table(8), chain_of(2), drafter).generate([[1]], max_new_tokens=6)[0].tokens) == 6
+
+
+def failing(*arguments):
+    raise ZeroDivisionError("oops")
+
+
+def leaving(*arguments):
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize("fault", [failing, leaving])
+def test_a_part_that_raises_is_named_with_its_package_and_the_exception(compose, table, parts_of, chain_of, fault):
+    where = f"of '{__name__.partition('.')[0]}' fails: (ZeroDivisionError: oops|SystemExit: 3)"
+    with pytest.raises(PluginError, match=f"drafter 'lying' {where}") as caught:
+        compose(table(8), chain_of(2), drafter_of(fault)).generate([[1]], max_new_tokens=6)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError | SystemExit)
+    with pytest.raises(PluginError, match=f"tree builder 'lying' {where}"):
+        compose(table(8), parts_of(builder_of(fault), PartOptions(), Match)).generate([[1]], max_new_tokens=6)
+
+
+@pytest.mark.parametrize("method", ["observe", "keep"])
+def test_a_session_that_fails_later_is_named_too(compose, table, chain_of, method):
+    drafter = drafter_of(lambda fs: [None if f is None else candidates(1) for f in fs])
+    inner = drafter.open([])
+    setattr(type(inner), method, failing)
+    with pytest.raises(PluginError, match=r"drafter 'lying' .* ZeroDivisionError"):
+        compose(table(8), chain_of(1), drafter).generate([Request((1,), max_new_tokens=2), Request((2,), max_new_tokens=9)])
+
+
+def test_a_drafter_that_opens_no_session_is_refused(compose, table, chain_of):
+    drafter = drafter_of(lambda fs: fs)
+    type(drafter).open = lambda self, starts: None
+    with pytest.raises(PluginError, match="drafter 'lying' opened NoneType, not a DraftSession"):
+        compose(table(8), chain_of(2), drafter).generate([[1]], max_new_tokens=6)
+
+
+def test_a_builder_that_yields_no_frontier_is_refused(compose, table, parts_of):
+    class Yields(builder_of(None)):
+        def grow(self, root_token, root_position, budget, chance):
+            yield (0,)
+
+    with pytest.raises(PluginError, match="tree builder 'lying' yielded tuple, not a Frontier"):
+        compose(table(8), parts_of(Yields, PartOptions(), Match)).generate([[1]], max_new_tokens=6)
+
+
+WRONG_VERDICTS = {
+    "none": (lambda tree: None, "returned NoneType, not a Verdict"),
+    "a list": (lambda tree: Verdict([1], 0, False), r"accepted \[1\]"),
+    "no node": (lambda tree: Verdict((7,), 0, True), r"accepted \(7,\)"),
+    "the root": (lambda tree: Verdict((0,), 0, False), r"accepted \(0,\)"),
+    "a jump": (lambda tree: Verdict((2,), 0, True), r"accepted \(2,\)"),
+    "backwards": (lambda tree: Verdict((2, 1), 0, True), r"accepted \(2, 1\)"),
+    "truth": (lambda tree: Verdict((True,), 0, False), r"accepted \(True,\)"),
+    "no token": (lambda tree: Verdict((1,), None, False), "drew None"),
+    "a fraction": (lambda tree: Verdict((1,), 1.0, False), r"drew 1\.0"),
+    "a token outside": (lambda tree: Verdict((1,), 8, False), "drew 8; .* vocabulary of 8"),
+    "a leaf that is none": (lambda tree: Verdict((1,), 0, True), "all_accepted=True; the path ends above a leaf"),
+    "a leaf denied": (lambda tree: Verdict((1, 2), 0, False), "all_accepted=False; the path ends at a leaf"),
+    "no truth": (lambda tree: Verdict((1,), 0, 0), "all_accepted=0"),
+    "an exception": (failing, "fails: ZeroDivisionError: oops"),
+}
+
+
+@pytest.mark.parametrize(("answer", "message"), WRONG_VERDICTS.values(), ids=WRONG_VERDICTS.keys())
+def test_a_verifier_that_answers_wrongly_is_refused_by_name(compose, table, parts_of, answer, message):
+    class Lying(Match):
+        name = "lying"
+
+        @classmethod
+        def build(cls, options, tools):
+            return cls()
+
+        def verify(self, tree, p, chance):
+            return answer(tree)
+
+    decoder = compose(table(8), parts_of(Chain, ChainOptions(length=2), Lying), drafter_of(lambda fs: [candidates(1)]))
+    with pytest.raises(PluginError, match=f"verifier 'lying' .*{message}"):
+        decoder.generate([[1]], max_new_tokens=6)
 
 
 @pytest.mark.parametrize(("answer", "message"), WRONG_ANSWERS.values(), ids=WRONG_ANSWERS.keys())

@@ -57,3 +57,11 @@ def test_every_shipped_tree_is_called_as_its_file():
     from specdec.tree_files import read_tree
 
     assert all(read_tree(path).name == name for name, path in library().trees().items())
+
+
+@pytest.mark.parametrize("name", ["~nobody/x.yaml", "x" * 5000 + ".yaml", "a/" + "x" * 5000, "\0.yaml", "/dev/null/x.yaml"])
+def test_a_name_that_no_file_could_have_is_a_file_that_does_not_exist(name):
+    with pytest.raises(SpecError, match="no such file"):
+        library().find_strategy(name)
+    with pytest.raises(SpecError, match="no such file"):
+        library().find_tree(name)

@@ -143,6 +143,20 @@ def test_an_observer_that_fails_is_named():
         registry_with(specdec_step=broken).step_observer()("a record")
 
 
+def test_what_a_plugin_prints_goes_to_stderr(capsys):
+    def chatty(record):
+        sys.stdout.write("step ")
+
+    def talks():
+        sys.stdout.write("loading ")
+        return []
+
+    registry_with(specdec_step=chatty, specdec_drafters=talks).step_observer()("a record")
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.split() == ["loading", "step"]
+
+
 def test_an_observer_sees_every_step_of_a_decoder():
     seen = []
     shop = Workshop(registry_with(specdec_step=lambda record: seen.append(record)), library())
@@ -169,3 +183,10 @@ def test_an_installed_plugin_that_cannot_be_imported_is_named_and_can_be_turned_
     assert load_registry("specdec-broken").parts
     assert load_registry("1").parts
     assert "specdec_broken_module" not in sys.modules
+
+
+def test_an_installed_plugin_that_leaves_on_import_is_named(tmp_path, monkeypatch):
+    installed(tmp_path, "specdec-leaver", "specdec_leaver_module", "import sys\nsys.exit(0)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(PluginError, match="plug-in 'specdec-leaver' cannot be imported: SystemExit: 0"):
+        load_registry("")

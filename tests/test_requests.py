@@ -34,7 +34,17 @@ WRONG = {
     "stop_ids outside the vocabulary": ({"stop_ids": [8]}, "token 8 is outside"),
     "processors as one": ({"processors": max}, "processors: got <built-in function max>; expected a list"),
     "processors of texts": ({"processors": ["x"]}, "processors: got 'x'; expected callables"),
-    "sampling as a mapping": ({"sampling": {"temperature": 1.0}}, "sampling: got .*; expected a Sampling"),
+    "sampling as a number": ({"sampling": 1.0}, "sampling: got 1.0; expected a Sampling or a mapping"),
+    "sampling with a slip": ({"sampling": {"temprature": 1}}, "sampling.temprature: unknown key; did you mean 'temperature'"),
+    "sampling below 0": ({"sampling": {"temperature": -1}}, "sampling.temperature: got -1, expected at least 0"),
+    "sampling NaN": ({"sampling": {"temperature": float("nan")}}, "sampling.temperature: got NaN"),
+    "sampling of truth": ({"sampling": {"top_k": True}}, "sampling.top_k: got true, expected a whole number"),
+    "sampling of text": ({"sampling": {"top_p": "0.5"}}, "sampling.top_p: got .0.5., expected a number"),
+    "sampling of objects": ({"sampling": {"top_p": object()}}, "sampling: holds a value that YAML could not"),
+    "bias in words": ({"sampling": {"logit_bias": {"a": 1.0}}}, "sampling.logit_bias.a: got the key 'a'"),
+    "seed 2**63": ({"seed": 2**63}, r"seed: got a larger number; expected a whole number below 2\*\*63"),
+    "seed of 5000 digits": ({"seed": 10**5000}, "seed: got a larger number"),
+    "half a character to stop at": ({"stop": ["a\ud800"]}, "stop: the character '.ud800' at 1 is half a pair"),
     "ignore_eos as text": ({"ignore_eos": "no"}, "ignore_eos: got 'no'; expected True or False"),
     "bias outside the vocabulary": ({"sampling": Sampling(logit_bias={8: 1.0})}, "token 8 is outside"),
     "unknown option": ({"max_tokens": 3}, "unknown option 'max_tokens'; known are ignore_eos, logprobs, max_new_tokens"),
@@ -63,6 +73,14 @@ PROMPTS = {
     "a prompt None": ([None], "prompt: got NoneType"),
     "an id outside the vocabulary": ([[1, 8]], "token 8 is outside the target's vocabulary of 8"),
     "a negative id": ([[-1]], "token -1 is outside"),
+    "half a character": (["a\ud800"], "prompt: the character '.ud800' at 1 is half a pair"),
+    "a turn without a role": ([[{"content": "a"}]], "turn 0 has no 'role'"),
+    "a turn without content": ([[{"role": "user"}]], "turn 0 has no 'content'"),
+    "content None": ([[{"role": "user", "content": None}]], "turn 0: content is NoneType; expected a text"),
+    "content 3": ([[{"role": "user", "content": 3}]], "content is int"),
+    "content in parts": ([[{"role": "user", "content": [{"type": "text"}]}]], "content is list"),
+    "a role of its own": ([[{"role": "usr", "content": "a"}]], "turn 0: role 'usr' is not known; known are system, user"),
+    "half a character in a turn": ([[{"role": "user", "content": "\udc80"}]], "turn 0: content: the character"),
     "letters outside the vocabulary": (["az"], "the text has 'z'"),
 }
 
@@ -123,3 +141,52 @@ def test_samples_of_one_request_have_different_keys_and_the_first_has_the_reques
     assert first == 5
     assert len({first, *others}) == 4
     assert keys([Request((1,), seed=5, n=2)], table(8)) == [first, others[0]]
+
+
+def test_sampling_may_be_a_mapping(compose, table, chain_of):
+    decoder = compose(table(8), chain_of(2))
+    given = {"temperature": 1, "logit_bias": {3: 2.5}, "draft": {"temperature": 0.5}}
+    as_mapping, as_object = (
+        decoder.generate([[1]], sampling=sampling, seed=3, max_new_tokens=9)[0].tokens
+        for sampling in (given, Sampling(**given))
+    )
+    assert as_mapping == as_object != decoder.generate([[1]], seed=3, max_new_tokens=9)[0].tokens
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"temperature": True},
+        {"temperature": "1"},
+        {"temperature": float("nan")},
+        {"temperature": float("inf")},
+        {"top_k": 2.0},
+        {"top_k": True},
+        {"seed": True},
+        {"seed": 2**63},
+        {"logit_bias": {1: float("nan")}},
+        {"logit_bias": {1: float("-inf")}},
+        {"logit_bias": {1: True}},
+        {"logit_bias": {True: 1.0}},
+        {"logit_bias": {"1": 1.0}},
+        {"draft": {"temperature": "1"}},
+    ],
+    ids=str,
+)
+def test_sampling_takes_nothing_for_something_else(wrong):
+    with pytest.raises(ValueError):
+        Sampling(**wrong)
+
+
+def test_every_key_is_a_seed(table):
+    assert all(0 <= key < 2**63 for key in keys([Request((1,), n=50)] * 4, table(8)))
+
+
+def test_a_template_that_refuses_a_conversation_is_a_fault_of_the_prompt(compose, table, chain_of, watched):
+    class Strict(type(table(8).codec)):
+        def chat(self, messages):
+            raise ZeroDivisionError("roles must alternate")
+
+    decoder = compose(watched(table(8), Strict(8)), chain_of(2))
+    with pytest.raises(SpecError, match="the chat template refuses the conversation: roles must alternate"):
+        decoder.generate([[{"role": "user", "content": "a"}]])

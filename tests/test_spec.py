@@ -130,12 +130,79 @@ def test_a_file_that_does_not_exist_is_named(tmp_path):
         read(tmp_path / "gone.yaml")
 
 
-def test_a_value_that_contains_itself_is_a_mistake_and_not_a_loop(write):
-    assert "contains itself" in messages(read(write("drafter: &a {use: none, more: *a}")))[0]
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+REFUSED = {
+    "a value that contains itself": ("drafter: &a {use: none, more: *a}", "x.yaml:1: &a: anchors and aliases"),
+    "an alias bomb": (BOMB, "x.yaml:2: [&]b: anchors and aliases are not understood; write the value out"),
+    "a language tag": ("drafter: {use: none}\nname: !!python/name:os.system x\n", "x.yaml:2: the tag !!python/name:os.system"),
+    "a tag of its own": ("drafter: !none {use: none}", "x.yaml:1: the tag !none is not understood"),
+    "a number's tag": ("sampling: {seed: !!int abc}", "x.yaml:1: the tag !!int is not understood"),
+    "a text's tag": ("name: !!str 3", "the tag !!str is not understood; a text is written in quotes"),
+    "lists too deep": ("name: " + "[" * 5000, "x.yaml:1: nested deeper than 32 levels"),
+    "mappings too deep": ("".join(f"{' ' * n}a:\n" for n in range(400)), "nested deeper than 32 levels"),
+    "too long": ("#" * 1_000_001, "has 1000001 characters"),
+    "control characters": ("name: \x07", "not YAML: unacceptable character"),
+}
 
 
-def test_a_language_tag_is_refused(write):
-    assert "is not understood" in messages(read(write("drafter: {use: none}\nname: !!python/name:os.system x\n")))[0]
+@pytest.mark.parametrize(("text", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_yaml_that_no_spec_needs_is_refused(write, text, message):
+    with pytest.raises(SpecError, match=message):
+        read(write(text))
+
+
+@pytest.mark.parametrize("digits", ["1" * 5000, "-" + "1" * 5000, "1" * 5000 + ".5", "1" * 5000 + "e1"])
+def test_a_number_too_long_to_be_read_is_a_mistake(write, digits):
+    found = messages(read(write(f"drafter: {{use: none}}\nsampling: {{seed: {digits}}}\n")))
+    assert found[0].startswith("x.yaml:2: sampling.seed: got a number of 500")
+    assert len(found[0]) < 200
+    assert "got a number of" in messages(read(write("drafter: {use: none}"), settings=[f"sampling.seed={digits}"]))[0]
+
+
+def test_a_number_too_large_for_its_key_is_a_short_mistake(write):
+    [found] = messages(read(write(f"drafter: {{use: none}}\nsampling: {{seed: {'9' * 900}}}\n")))
+    assert found.startswith("x.yaml:2: sampling.seed: got 9999")
+    assert found.endswith("..., expected less than 9223372036854775808")
+
+
+@pytest.mark.parametrize("keys", ["'5': 1.0, 5: 2.0", "03: 1.0, 3: 2.0", "5: 1.0, +5: 2.0"])
+def test_keys_that_are_written_differently_and_mean_the_same_are_given_twice(write, keys):
+    found = messages(read(write(f"drafter: {{use: none}}\nsampling: {{logit_bias: {{{keys}}}}}\n")))
+    assert any("given twice; first at line 2" in message for message in found)
+
+
+def test_keys_of_a_mapping_that_mean_the_same_are_given_twice():
+    data = {"drafter": {"use": "none"}, "sampling": {"logit_bias": {"5": 1.0, 5: 2.0}}}
+    problems = [str(p) for p in read_spec(data, find_strategy=Path).problems]
+    assert problems == ["the given mapping: sampling.logit_bias.5: given twice, as a text and as a number"]
+
+
+def test_an_override_replaces_a_key_however_that_is_written(write):
+    path = write("drafter: {use: none}\nsampling: {logit_bias: {'5': 1.0}}\n")
+    assert read(path, settings=["sampling.logit_bias.5=2"]).spec.sampling.logit_bias == {5: 2.0}
+
+
+WORDS = {
+    "sampling: null": "sampling: got null, expected a mapping of keys to values",
+    "sampling: 3": "sampling: got 3, expected a mapping of keys to values",
+    "sampling: {draft: 3}": "sampling.draft: got 3, expected a mapping of keys to values or null",
+    "sampling: {logit_bias: [1]}": "sampling.logit_bias: got [1], expected a mapping of keys to values",
+    "sampling: {logit_bias: {a: 1.0}}": "sampling.logit_bias.a: got the key 'a', expected a whole number",
+    "sampling: {temperature: -1}": "sampling.temperature: got -1, expected at least 0",
+    "sampling: {top_p: 2}": "sampling.top_p: got 2, expected at most 1",
+    'name: ""': 'name: got "", expected a text of at least 1',
+    "source: [a]": 'source: got ["a"], expected text',
+    "tree: chain": 'tree: got "chain", expected a mapping such as {use: NAME}',
+}
+
+
+@pytest.mark.parametrize(("line", "words"), WORDS.items())
+def test_a_mistake_is_said_in_plain_words(write, line, words):
+    [found] = messages(read(write(f"drafter: {{use: none}}\n{line}\n")))
+    assert found.removeprefix("x.yaml:2: ").removesuffix(" or null") == words.removesuffix(" or null")
 
 
 # --- extends --------------------------------------------------------------------------------------------------------
@@ -176,6 +243,13 @@ def test_a_parent_that_does_not_exist_is_a_mistake_beside_the_others(write):
     assert "x.yaml:1: extends: no strategy is called 'nobody'" in found[0]
 
 
+@pytest.mark.parametrize("parent", ["nobody", "x", "3", "../gone.yaml", "[a]", "a" * 5000 + ".yaml"])
+def test_keys_that_a_parent_would_have_brought_are_not_missed(write, parent):
+    [found] = messages(read(write(f"extends: {parent}\n")))
+    assert "extends: " in found
+    assert "is required" not in found
+
+
 # --- overrides ------------------------------------------------------------------------------------------------------
 
 
@@ -189,6 +263,39 @@ def test_an_override_is_read_as_yaml(write):
 def test_an_override_of_use_drops_the_options_of_the_part_before_whatever_the_order(write):
     spec = read(write(RIGHT), settings=["tree.length=3", "tree.use=chain"]).spec
     assert (spec.tree.use, spec.tree.options) == ("chain", {"length": 3})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["tree.length=3", "tree={use: chain}"],
+        ["tree={use: chain}", "tree.length=3"],
+        ["tree.length=3", "tree.use=chain"],
+        ["tree={use: chain, length: 9}", "tree.length=3"],
+        ["tree.length=3", "tree={use: chain, length: 9}"],
+    ],
+)
+def test_a_key_of_a_part_outlives_the_whole_part_whatever_the_order(write, settings):
+    assert read(write(RIGHT), settings=settings).spec.tree.options == {"length": 3}
+    overrides = {"tree.length": 3, "tree": {"use": "chain"}}
+    assert read(write(RIGHT), overrides=overrides).spec.tree.options == {"length": 3}
+
+
+def test_of_two_values_for_one_key_the_later_holds(write):
+    assert read(write(RIGHT), settings=["tree.width=3", "tree.width=5"]).spec.tree.options == {"width": 5}
+
+
+def test_a_target_in_place_of_the_specs_keeps_the_options_that_are_set_beside_it(write):
+    target = {"use": "huggingface", "model": "x"}
+    spec = read(write(RIGHT), settings=["target.dtype=float32"], overrides={"target": target}).spec
+    assert spec.target.options == {"model": "x", "dtype": "float32"}
+
+
+@pytest.mark.parametrize("key", [".".join("a" * 2000), "a" * 5000, "sampling.logit_bias." + "1" * 5000])
+def test_an_override_of_an_endless_key_is_one_short_mistake(write, key):
+    [found] = messages(read(write(RIGHT), settings=[f"{key}=1"]))
+    assert f"got a key of {len(key)} characters" in found
+    assert len(found) < 400
 
 
 def test_an_option_of_a_default_part_can_be_overridden(write):
@@ -217,5 +324,12 @@ def test_a_python_override_replaces_a_key(write):
 def test_a_value_that_yaml_could_not_hold_is_a_mistake():
     reading = read_spec({"drafter": {"use": "none", "x": object()}}, find_strategy=Path)
     assert isinstance(reading.problems[0].message, str)
+    endless: dict = {"use": "none"}
+    endless["more"] = endless
+    reading = read_spec({"drafter": endless}, find_strategy=Path)
+    assert [str(p) for p in reading.problems] == ["the given mapping: is nested too deeply, or contains itself"]
+    reading = read_spec({"drafter": {"use": "none"}, "source": "\ud800"}, find_strategy=Path)
+    assert [str(p) for p in reading.problems] == ["the given mapping: holds a text that is no Unicode, or is nested too deeply"]
+    reading = read_spec({"drafter": {"use": "none", "x": object()}}, find_strategy=Path)
     assert reading.spec is None
     assert issubclass(SpecError, SpecdecError)

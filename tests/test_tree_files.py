@@ -76,7 +76,7 @@ def test_each_form_gives_its_shape(text, paths):
         ("name: [t]\nsource: s\nchain: 1", "f: line 1: 'name' must be a text"),
         ("- 1", "f: a tree file is a mapping"),
         ("", "f: a tree file is a mapping"),
-        ("name: t\nsource: [", "f: line 2: not YAML"),
+        ("name: t\nsource: [", "f:2: not YAML"),
     ],
 )
 def test_a_malformed_file_is_refused_with_its_line(text, message):
@@ -140,3 +140,13 @@ def test_options_need_exactly_one_source_of_the_shape(tmp_path):
     write_tree(TreeFile("a", "b", TreeShape.chain(2)), tmp_path / "a.yaml")
     assert one_shape(file=str(tmp_path / "a.yaml"), paths=None, widths=None) == TreeShape.chain(2)
     assert one_shape(file=None, paths=[[0], [1]], widths=None) == one_shape(file=None, paths=None, widths=[2])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a: &a 1", "chain: !!int abc", "chain: " + "1" * 5000, "paths: " + "[" * 5000, "source: 2020-13-45"],
+    ids=lambda t: t[:12],
+)
+def test_yaml_that_no_tree_needs_is_refused(text):
+    with pytest.raises(SpecError, match=r"^f"):
+        parse_tree(f"name: t\n{text}\n", origin="f")

@@ -1,46 +1,29 @@
-"""The command line: thin commands over the library."""
+"""The command line: thin commands over the library.
 
-import sys
-from typing import Annotated
+Nothing is imported before `main` runs, so that an interrupt while torch is being imported ends quietly too.
+"""
 
-import typer
-
-from specdec.cli import describe, generate, trees, verify
-
-app = typer.Typer(
-    name="specdec",
-    help="Compose, check, run and prove speculative decoders described in YAML.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-describe.register(app)
-generate.register(app)
-verify.register(app)
-trees.register(app)
+from typing import Any
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        from importlib.metadata import version
+def __getattr__(name: str) -> Any:
+    """`app`: the commands, imported when they are asked for."""
+    if name != "app":
+        raise AttributeError(f"module 'specdec.cli' has no attribute '{name}'")
+    from specdec.cli.application import app
 
-        typer.echo(f"specdec {version('specdec')}")
-        raise typer.Exit
-
-
-@app.callback()
-def _top(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
-    ] = False,
-) -> None:
-    """Compose, check, run and prove speculative decoders described in YAML."""
+    return app
 
 
 def main() -> None:
-    """The entry point: exit 0 done, 1 refuted, 2 a fault to mend, 130 interrupted."""
+    """The entry point: exit 0 done, 1 refuted, 2 a fault to mend, 130 interrupted, 141 the reader has left."""
+    import sys
+
     try:
-        app(prog_name="specdec")
+        from specdec.cli.application import app
+        from specdec.cli.output import exit_code
+
+        sys.exit(exit_code(lambda: app(prog_name="specdec")))
     except KeyboardInterrupt:
+        sys.stderr.write("specdec: interrupted\n")
         sys.exit(130)

@@ -2,22 +2,28 @@
 
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from specdec.cli.comparison import Comparison, compare
-from specdec.cli.terminal import Json, Settings, Strategy, TargetModel, guarded, print_json
+from specdec.cli.terminal import Json, Settings, Strategy, TargetModel, fail, guarded, print_json
 from specdec.compose import Plan, build, check, read, target_override, workshop
 from specdec.contracts import Guarantee
 from specdec.decoder import Decoder
 from specdec.errors import SpecError, TargetMismatch
 from specdec.interfaces import TextCodec
+from specdec.noise import request_key
+from specdec.prompts import encode
 from specdec.records import Generation
 from specdec.text import Detokenizer
 
 ACCEPTED = "green"
+
+MAX_DIGITS = 19
+"""Of a token id in a prompt."""
 
 
 def register(app: typer.Typer) -> None:
@@ -36,28 +42,42 @@ def generate(
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate at most.")] = 128,
     target: TargetModel = None,
     settings: Settings = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Key of all draws. [default: the spec's]")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=2**63 - 1, help="Key of all draws. [default: made from the spec's seed]")
+    ] = None,
     against_plain: Annotated[bool, typer.Option("--compare", help="Run plain decoding too, and print the speed-up.")] = False,
     json: Json = False,
 ) -> None:
-    """Answer a prompt with a strategy."""
+    """Answer a prompt with a strategy, as the first request of a decoder in Python is answered."""
     text = _prompt_text(prompt, prompt_file)
     shop = workshop()
     override = target_override(target, shop.registry) if target is not None else {}
     plan = check(read(strategy, shop, settings=settings or (), overrides=override), shop)
-    decoder = build(plan, shop)
-    ids = _prompt_ids(decoder.target.codec, text, chat=chat)
-    options = {"max_new_tokens": max_new_tokens, "seed": plan.spec.sampling.seed if seed is None else seed}
-    if against_plain:
-        decoder.generate([ids], max_new_tokens=min(8, max_new_tokens))
-    generation = _stream(decoder, ids, options, quiet=json)
-    comparison = compare(decoder, generation, shop, ids, options) if against_plain else None
+    with redirect_stdout(sys.stderr) if json else nullcontext():
+        decoder = build(plan, shop)
+        ids = _prompt_ids(decoder.target.codec, text, chat=chat)
+        key = request_key(plan.spec.sampling.seed, 0) if seed is None else seed
+        options = {"max_new_tokens": max_new_tokens, "seed": key}
+        if against_plain:
+            decoder.generate([ids], max_new_tokens=min(8, max_new_tokens))
+        generation = _stream(decoder, ids, options, quiet=json)
+        comparison = compare(decoder, generation, shop, ids, options) if against_plain and generation.tokens else None
+    if generation.finish_reason == "length" and len(generation.tokens) < max_new_tokens:
+        fail(_cut_short(decoder, generation))
     if json:
         print_json(_report(plan, decoder, generation, comparison))
         return
-    typer.secho(_summary(decoder, generation), dim=True)
+    if generation.tokens:
+        typer.secho(_summary(decoder, generation), dim=True)
     for line in [] if comparison is None else comparison.lines():
         typer.secho(line, dim=True)
+
+
+def _cut_short(decoder: Decoder, generation: Generation) -> str:
+    context = f"the context of {decoder.target.facts.max_positions} tokens"
+    if not generation.tokens:
+        return f"the prompt fills {context}: there is no room for an answer"
+    return f"{context} ended it after {len(generation.tokens)} tokens"
 
 
 def _prompt_text(prompt: str | None, prompt_file: Path | None) -> str:
@@ -70,25 +90,28 @@ def _prompt_text(prompt: str | None, prompt_file: Path | None) -> str:
             raise SpecError(f"--prompt-file {prompt_file}: cannot be read: {error}") from error
     if prompt is not None and prompt != "-":
         return prompt
-    if sys.stdin.isatty():
+    if sys.stdin is None or sys.stdin.isatty():
         raise SpecError("no prompt: give it as an argument, by --prompt-file, or on stdin")
-    return sys.stdin.read()
+    try:
+        return sys.stdin.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"stdin cannot be read: {error}") from error
 
 
 def _prompt_ids(codec: TextCodec | None, text: str, *, chat: bool | None) -> list[int]:
     """Ids of the prompt; text of plain numbers serves a model without a tokenizer."""
     if codec is None:
         words = text.replace(",", " ").split()
-        if words and all(word.isdecimal() for word in words):
+        if words and all(word.isdecimal() and len(word) < MAX_DIGITS for word in words):
             return [int(word) for word in words]
         raise SpecError("this target has no tokenizer: give the prompt as token ids, such as '1 2 3'")
     if chat is not False:
         try:
-            return codec.chat([{"role": "user", "content": text}])
+            return encode([{"role": "user", "content": text}], codec)
         except TargetMismatch:
             if chat:
                 raise
-    return codec.encode(text)
+    return encode(text, codec)
 
 
 def _stream(decoder: Decoder, ids: Sequence[int], options: dict[str, Any], *, quiet: bool) -> Generation:
@@ -129,7 +152,7 @@ def _summary(decoder: Decoder, generation: Generation) -> str:
     drafts = sum(record.accepted for record in generation.records)
     return " · ".join(
         [
-            f"{decoder.name}: tau {generation.tau:.2f}",
+            f"{decoder.name}: tau {generation.tau:.2f}" if generation.records else f"{decoder.name}: no step",
             f"{len(generation.tokens)} tokens ({drafts} drafted) in {generation.seconds:.2f} s",
             f"{generation.tokens_per_second:.1f} tokens/s",
             guarantee_words(decoder),

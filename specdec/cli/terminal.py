@@ -4,7 +4,11 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import textwrap
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from typing import Annotated, Any, ParamSpec, TypeVar
 
@@ -12,7 +16,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from specdec.errors import SpecdecError
+from specdec.cli.output import unwritable
+from specdec.errors import SpecdecError, SpecdecWarning
+
+DEBUG = "SPECDEC_DEBUG"
+"""Environment variable: 1 shows the traceback of a fault."""
+
+NARROW = 60
+"""Columns below which a table is written one line under the other."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,25 +39,49 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def guarded(command: Callable[P, R]) -> Callable[P, R]:
-    """The command with its faults as one message on stderr and exit 2; an interrupt exits 130, a closed pipe quietly."""
+    """The command with its faults as one message on stderr and exit 2; an interrupt exits 130, a closed pipe 141 quietly.
+
+    SPECDEC_DEBUG=1 shows where a fault was raised.
+    """
 
     @wraps(command)
     def run(*arguments: P.args, **options: P.kwargs) -> R:
         try:
-            result = command(*arguments, **options)
+            with _warnings_in_a_line():
+                result = command(*arguments, **options)
             sys.stdout.flush()
         except SpecdecError as error:
+            if os.environ.get(DEBUG):
+                traceback.print_exc()
             fail(str(error))
             raise typer.Exit(2) from None
         except KeyboardInterrupt:
             fail("interrupted")
             raise typer.Exit(130) from None
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(141) from None
+        except OSError as error:
+            if (code := unwritable(error)) is None:
+                raise
+            raise typer.Exit(code) from None
         return result
 
     return run
+
+
+@contextmanager
+def _warnings_in_a_line() -> Iterator[None]:
+    """Our own warnings as messages on stderr; others as they were."""
+    shown_before = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        if issubclass(category, SpecdecWarning):
+            fail(f"warning: {message}")
+        else:
+            shown_before(message, category, *place, **more)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", SpecdecWarning)
+        warnings.showwarning = show
+        yield
 
 
 def fail(message: str) -> None:
@@ -70,14 +105,26 @@ def _finite(value: Any) -> Any:
 
 
 def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table on stdout, as wide as the terminal; whole lines where there is none."""
+    """A table on stdout, as wide as the terminal or COLUMNS; whole lines where there is neither."""
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console = Console(markup=False, highlight=False, width=160)
+    typer.secho(title, bold=True)
+    if console.width < NARROW:
+        _print_narrow(rows, console.width)
+        return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for number, heading in enumerate(headings):
         table.add_column(heading, no_wrap=number == 0, overflow="fold", header_style="dim")
     for row in rows:
         table.add_row(*row)
-    console = Console(markup=False, highlight=False)
-    if not console.is_terminal:
-        console = Console(markup=False, highlight=False, width=160)
-    typer.secho(title, bold=True)
-    console.print(table)
+    with console.capture() as captured:
+        console.print(table)
+    typer.echo(captured.get(), nl=False)
+
+
+def _print_narrow(rows: Iterable[Sequence[str]], width: int) -> None:
+    for name, *more in rows:
+        typer.echo(name)
+        for text in filter(None, more):
+            typer.echo(textwrap.fill(text, max(width, 10), initial_indent="  ", subsequent_indent="  "))

@@ -4,33 +4,51 @@ import itertools
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import fsum
 
 from torch import Tensor
 
-from specdec.chance import Coins, TargetChance, outcomes
+from specdec.chance import Coins
 from specdec.contracts import Features
 from specdec.decoder import Decoder
 from specdec.distributions import Sampling
 from specdec.growth import Grower
 from specdec.interfaces import DraftStart, Target
+from specdec.losslessness.coins import Probe, law_of
 from specdec.losslessness.exact import Emission, ExactProof, NextLaw, prove
+from specdec.losslessness.guards import blamed, check_verdict
 from specdec.records import HiddenStates, Verdict
 from specdec.requests import Request, Row, open_rows
 from specdec.tree import DraftTree
-from specdec.warp import TargetDists, Warp
+from specdec.warp import Warp
+
+PROBES = 24
+"""Walks from which the size of an enumeration is guessed."""
+
+LONG = 128
+"""Tokens that a request may emit where nothing else limits the draft: as much as a request asks for by default."""
 
 
-def prove_step(decoder: Decoder, prefix: Sequence[int], *, depth: int) -> ExactProof:
-    """One step from a root that is the last of `prefix`, drafting at most `depth` levels."""
-    law = step_law(decoder, prefix, depth=depth)
+def prove_step(decoder: Decoder, prefix: Sequence[int], *, depth: int | None, deadline: float | None = None) -> ExactProof:
+    """One step from a root that is the last of `prefix`, drafting at most `depth` levels (None: all that the builder wants).
+
+    deadline: on the clock of `time.monotonic`. Raises OutOfTime, NotAFunctionOfItsCoins, and PluginError for a part that fails.
+    """
+    law = step_law(decoder, prefix, depth=depth, deadline=deadline)
     return prove(law, target_law(decoder.target, decoder.sampling, prefix))
 
 
 def prove_run(
-    decoder: Decoder, prompt: Sequence[int], *, steps: int = 2, max_new_tokens: int = 6, num_tokens: int | None = None
+    decoder: Decoder,
+    prompt: Sequence[int],
+    *,
+    steps: int = 2,
+    max_new_tokens: int = 6,
+    num_tokens: int | None = None,
+    deadline: float | None = None,
 ) -> ExactProof:
     """Prefill and `steps` consecutive steps of `Decoder.step`, states and all."""
-    law = run_law(decoder, prompt, steps=steps, max_new_tokens=max_new_tokens)
+    law = run_law(decoder, prompt, steps=steps, max_new_tokens=max_new_tokens, deadline=deadline)
     return prove(law, target_law(decoder.target, decoder.sampling, prompt), num_tokens=num_tokens)
 
 
@@ -50,24 +68,42 @@ def target_law(target: Target, sampling: Sampling, prompt: Sequence[int]) -> Nex
     return next_law
 
 
-def run_law(decoder: Decoder, prompt: Sequence[int], *, steps: int, max_new_tokens: int) -> dict[Emission, float]:
+def run_law(
+    decoder: Decoder, prompt: Sequence[int], *, steps: int, max_new_tokens: int, deadline: float | None = None
+) -> dict[Emission, float]:
     """The law of what `steps` calls of `Decoder.step` emit after the prefill, at most `max_new_tokens` tokens.
 
     A run that has ended early keeps its end. Emission.accepted has an entry per step, 0 for steps that did not happen.
     """
+    return law_of(_running(decoder, prompt, steps, max_new_tokens), deadline=deadline)
+
+
+def run_leaves(decoder: Decoder, prompt: Sequence[int], *, steps: int, max_new_tokens: int, probes: int = PROBES) -> float:
+    """About how many outcomes of the coins `run_law` goes through."""
+    run = _running(decoder, prompt, steps, max_new_tokens)
+    walks = [Probe(number) for number in range(probes)]
+    for walk in walks:
+        run(walk.coins)
+    return fsum(walk.leaves for walk in walks) / probes
+
+
+def _running(decoder: Decoder, prompt: Sequence[int], steps: int, max_new_tokens: int) -> Callable[[Coins], Emission]:
+    parts = (decoder.drafter.name, decoder.builder.name, decoder.verifier.name)
+    names = "drafter '{}', tree '{}' or verifier '{}'".format(*parts)
 
     def run(coins: Coins) -> Emission:
-        batch = decoder.start([Request(tuple(prompt), max_new_tokens=max_new_tokens)], coins=lambda _: coins)
-        row = (batch.rows + batch.ended)[0]
-        for _ in range(steps):
-            decoder.step(batch)
-            if batch.state is not None:
-                batch.state.check_integrity()
+        with blamed(names):
+            batch = decoder.start([Request(tuple(prompt), max_new_tokens=max_new_tokens)], coins=lambda _: coins)
+            row = (batch.rows + batch.ended)[0]
+            for _ in range(steps):
+                decoder.step(batch)
+                if batch.state is not None:
+                    batch.state.check_integrity()
         accepted = [record.accepted for record in row.records]
         tokens = tuple(row.tokens[len(prompt) :])
         return Emission(tokens, tuple(accepted + [0] * (steps - len(accepted))))
 
-    return outcomes(run)
+    return run
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +120,51 @@ class Draft:
         return hash(self.key)
 
 
-def step_law(decoder: Decoder, prefix: Sequence[int], *, depth: int) -> dict[Emission, float]:
+def step_law(
+    decoder: Decoder, prefix: Sequence[int], *, depth: int | None, deadline: float | None = None
+) -> dict[Emission, float]:
     """The law of one step of a decoder whose parts keep no state between steps.
 
     The draft's coins and the verifier's are independent streams, so that the draft's law is enumerated first, then the
     verifier's given each distinct draft: far fewer leaves than through `Decoder.step`, the same law.
     """
     law: dict[Emission, float] = {}
-    for draft, draft_mass in outcomes(lambda coins: _draft(decoder, prefix, depth, coins)).items():
-        for outcome, mass in _verify(decoder, prefix, draft.tree).items():
+    drafts = law_of(lambda coins: _draft(decoder, prefix, depth, coins), deadline=deadline)
+    for draft, draft_mass in drafts.items():
+        verdicts = law_of(_verification(decoder, prefix, draft.tree), deadline=deadline)
+        for verdict, mass in verdicts.items():
+            tokens = tuple(draft.tree.tokens[node] for node in verdict.path)
+            outcome = Emission((*tokens, verdict.next_token), (len(verdict.path),))
             law[outcome] = law.get(outcome, 0.0) + draft_mass * mass
     return law
 
 
-def _row(decoder: Decoder, prefix: Sequence[int], depth: int, coins: Coins) -> Row:
-    request = Request(tuple(prefix[:-1]), max_new_tokens=depth + 2)
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What a step would take to enumerate, by estimate, and the largest draft that was met on the way."""
+
+    drafts: float
+    leaves: float
+    depth: int
+    nodes: int
+
+
+def step_size(decoder: Decoder, prefix: Sequence[int], *, depth: int | None, probes: int = PROBES) -> Size:
+    """The size of `step_law`, from a few walks through it."""
+    drafts, leaves, trees = list[float](), list[float](), list[DraftTree]()
+    for number in range(probes):
+        walk = Probe(number)
+        trees.append(_draft(decoder, prefix, depth, walk.coins).tree)
+        drafts.append(walk.leaves)
+        _verification(decoder, prefix, trees[-1])(walk.coins)
+        leaves.append(walk.leaves)
+    return Size(
+        fsum(drafts) / probes, fsum(leaves) / probes, max(t.max_depth for t in trees), max(t.num_drafted for t in trees)
+    )
+
+
+def _row(decoder: Decoder, prefix: Sequence[int], depth: int | None, coins: Coins) -> Row:
+    request = Request(tuple(prefix[:-1]), max_new_tokens=LONG if depth is None else depth + 2)
     rows, _ = open_rows(
         [request], target=decoder.target, sampling=decoder.sampling, numbers=itertools.count(), coins=lambda _: coins
     )
@@ -106,31 +172,28 @@ def _row(decoder: Decoder, prefix: Sequence[int], depth: int, coins: Coins) -> R
     return rows[0]
 
 
-def _draft(decoder: Decoder, prefix: Sequence[int], depth: int, coins: Coins) -> Draft:
-    grower = Grower(target=decoder.target, drafter=decoder.drafter, builder=decoder.builder, declared=decoder.declared)
-    session = decoder.drafter.open([DraftStart(tuple(prefix[:-1]), prefix[-1], HiddenStates())])
-    tree = grower.grow([_row(decoder, prefix, depth, coins)], session)[0]
+def _draft(decoder: Decoder, prefix: Sequence[int], depth: int | None, coins: Coins) -> Draft:
+    with blamed(f"drafter '{decoder.drafter.name}'"):
+        session = decoder.drafter.open([DraftStart(tuple(prefix[:-1]), prefix[-1], HiddenStates())])
+    with blamed(f"tree '{decoder.builder.name}'"):
+        grower = Grower(target=decoder.target, drafter=decoder.drafter, builder=decoder.builder, declared=decoder.declared)
+        tree = grower.grow([_row(decoder, prefix, depth, coins)], session)[0]
     q = () if tree.q is None else tuple(map(tuple, tree.q.tolist()))
     key = (tree.tokens, tree.parents, tuple(sorted(tree.draws.items())), tuple(sorted(tree.draw.items())), tree.q_row, q)
     return Draft((*key, tree.scouts), tree)
 
 
-def _verify(decoder: Decoder, prefix: Sequence[int], tree: DraftTree) -> dict[Emission, float]:
-    state = decoder.target.prefill([prefix[:-1]], Features()).state
-    logits = decoder.target.score(state, [tree])[0].logits
+def _verification(decoder: Decoder, prefix: Sequence[int], tree: DraftTree) -> Callable[[Coins], Verdict]:
+    with blamed(f"the target on a draft of tree '{decoder.builder.name}' and drafter '{decoder.drafter.name}'"):
+        state = decoder.target.prefill([prefix[:-1]], Features()).state
+        logits = decoder.target.score(state, [tree])[0].logits
     warp = Warp(decoder.sampling, prompt_length=len(prefix), stop_ids=decoder.target.facts.stop_ids)
     p = warp.dists(logits, list(prefix), tree)
-    law: dict[Emission, float] = {}
-    for verdict, mass in outcomes(_verification(decoder, tree, p)).items():
-        tokens = tuple(tree.tokens[node] for node in verdict.path)
-        outcome = Emission((*tokens, verdict.next_token), (len(verdict.path),))
-        law[outcome] = law.get(outcome, 0.0) + mass
-    return law
+    verifier, vocab_size = decoder.verifier, decoder.target.facts.vocab_size
 
-
-def _verification(decoder: Decoder, tree: DraftTree, p: TargetDists) -> Callable[[Coins], Verdict]:
     def run(coins: Coins) -> Verdict:
-        chance: TargetChance = coins.target
-        return decoder.verifier.verify(tree, p, chance)
+        with blamed(f"verifier '{verifier.name}'"):
+            verdict = verifier.verify(tree, p, coins.target)
+        return check_verdict(verdict, tree, vocab_size=vocab_size, verifier=verifier.name)
 
     return run

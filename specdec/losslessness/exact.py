@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
 
+from specdec.errors import SpecdecError
+
 TOLERANCE = 1e-12
 """Total variation that float64 rounding may leave."""
 
@@ -49,8 +51,13 @@ def prove(law: Mapping[Emission, float], next_law: NextLaw, *, num_tokens: int |
     """The exact distance between `law` and the target's own.
 
     num_tokens: length at which the laws are compared; None: the longest outcome.
+    Raises SpecdecError for an outcome with a token that the target does not have.
     *Source: theorem 0: lossless iff given that position i+1 is reached, with prefix x, its token follows p(.|x).*
     """
+    vocab_size = len(next_law(()))
+    strangers = [token for outcome in law for token in outcome.tokens if token not in range(vocab_size)]
+    if strangers:
+        raise SpecdecError(f"token {strangers[0]!r} was emitted; the target has {vocab_size} tokens")
     length = max(len(outcome.tokens) for outcome in law) if num_tokens is None else num_tokens
     reached = _reached(law, length)
     prefix, conditional = _worst_prefix(reached, next_law)
@@ -80,12 +87,18 @@ def _total_variation(reached: Mapping[tuple[int, ...], float], next_law: NextLaw
     differences: list[float] = []
 
     def descend(prefix: tuple[int, ...], extended: float, target: float) -> None:
-        """`extended`: probability of `prefix` when runs that ended before are continued by the target."""
+        """`extended`: probability of `prefix` when runs that ended before are continued by the target.
+
+        Below a prefix that no run exceeds both laws are the target's, so that their distance stays what it is.
+        """
         if len(prefix) == length:
             differences.append(abs(extended - target))
             return
         probs = next_law(prefix)
         going_on = fsum(reached.get((*prefix, token), 0.0) for token in range(len(probs)))
+        if not going_on:
+            differences.append(abs(extended - target))
+            return
         for token, prob in enumerate(probs):
             longer = (*prefix, token)
             mass = reached.get(longer, 0.0) + (extended - going_on) * prob
@@ -102,6 +115,8 @@ def _worst_prefix(reached: Mapping[tuple[int, ...], float], next_law: NextLaw) -
         probs = next_law(prefix)
         masses = [reached.get((*prefix, token), 0.0) for token in range(len(probs))]
         total = fsum(masses)
+        if total <= 0:
+            continue
         weighted = fsum(abs(mass - total * prob) for mass, prob in zip(masses, probs, strict=True)) / 2
         if weighted > worst[0]:
             worst = (weighted, prefix, weighted / total)

@@ -1,11 +1,9 @@
 """What a model's config alone tells: whether it can be decoded, whether it can score trees, and which masks it wants."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from specdec.contracts import TargetDeclaration
-from specdec.errors import TargetMismatch
 
 ATTENTION_KINDS = ("sdpa", "eager")
 MASKED_LAYERS = frozenset({"full_attention", "sliding_attention"})
@@ -41,6 +39,27 @@ RECURRENT_MODELS = frozenset(
         "zaya",
     }
 )
+ENCODERS = frozenset(
+    {
+        "bert",
+        "bert-generation",
+        "big_bird",
+        "camembert",
+        "data2vec-text",
+        "electra",
+        "ernie",
+        "megatron-bert",
+        "rembert",
+        "roberta",
+        "roberta-prelayernorm",
+        "roc_bert",
+        "roformer",
+        "xlm-roberta",
+        "xlm-roberta-xl",
+        "xmod",
+    }
+)
+"""Types of model that look at what follows a token too, unless their config says `is_decoder`."""
 WORKS = (
     "a decoder whose layers are all (full or sliding-window) attention, such as Llama, Qwen3, Gemma 3 or Mistral, would work"
 )
@@ -101,9 +120,28 @@ def no_decoding_because(config: Any, attention: str) -> str | None:
         )
     if getattr(config, "is_encoder_decoder", False):
         return f"'{config.model_type}' is an encoder-decoder model; a decoder-only causal language model would work"
+    if (reason := recurrence(config) or _no_causal_model(config)) is not None:
+        return reason
     if attention == "sdpa" and getattr(text_config(config), "attn_logit_softcapping", None) is not None:
         return "its attention scores are soft-capped, which sdpa cannot do; attention: eager would work"
-    return recurrence(config)
+    return None
+
+
+def _no_causal_model(config: Any) -> str | None:
+    """Why this config is of no model that predicts the next token from the earlier ones alone."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    text = text_config(config)
+    encodes = config.model_type in ENCODERS and not getattr(config, "is_decoder", False)
+    encodes = encodes or (config.model_type == "xlm" and not config.causal)
+    if encodes or getattr(text, "use_bidirectional_attention", None) is True or getattr(text, "is_causal", True) is False:
+        return f"'{config.model_type}' is an encoder, whose tokens see those that follow; {WORKS}"
+    if (
+        "AutoModelForCausalLM" not in (getattr(config, "auto_map", None) or ())
+        and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING
+    ):
+        return f"transformers has no causal language model of type '{config.model_type}'; {WORKS}"
+    return None
 
 
 def no_trees_because(config: Any) -> str | None:
@@ -129,16 +167,11 @@ def max_positions(config: Any, cap: int | None) -> int | None:
 def declaration(config: Any, *, attention: str, max_context: int | None) -> TargetDeclaration:
     """Everything that the config tells."""
     text = text_config(config)
+    refused = no_decoding_because(config, attention)
     return TargetDeclaration(
         vocab_size=getattr(text, "vocab_size", None),
         num_layers=getattr(text, "num_hidden_layers", None),
         max_positions=max_positions(config, max_context),
-        no_trees_because=no_trees_because(config),
-        no_decoding_because=no_decoding_because(config, attention),
+        no_trees_because=no_trees_because(config) if refused is None else None,
+        no_decoding_because=refused,
     )
-
-
-def refuse_missing_folder(model: str) -> None:
-    """Raise TargetMismatch for what can only be a folder, and is none."""
-    if model.startswith(("/", "./", "../", "~")) and not Path(model).expanduser().is_dir():
-        raise TargetMismatch(f"no folder '{model}'; a model is a folder with a config.json, or the id of a hub repository")

@@ -10,9 +10,6 @@ from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 
-from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
 from specdec.errors import TargetMismatch
 from specdec.targets.loading import quiet
 
@@ -79,6 +76,9 @@ def _unpack(source: Path, folder: Path) -> None:
 
 
 def _write(source: Path, fresh: Path) -> None:
+    from safetensors.torch import save_file
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
     fresh.mkdir()
     tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
     tokenizer.save_pretrained(fresh)

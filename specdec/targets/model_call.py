@@ -13,7 +13,6 @@ from specdec.attention.kv_cache import LayerShape
 from specdec.contracts import Features
 from specdec.errors import TargetMismatch
 from specdec.records import HiddenStates
-from specdec.targets.cache_adapter import shape_cache
 from specdec.targets.capability import text_config
 
 HEAD_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 6e-2}
@@ -59,6 +58,8 @@ class ModelCall:
 
     def _learn(self) -> None:
         """Shapes of the cache, columns of the logits, scales of embedding and head."""
+        from specdec.targets.cache_adapter import shape_cache
+
         cache = shape_cache(self.num_layers)
         ids = torch.tensor([[0, 1]], device=self.device)
         try:

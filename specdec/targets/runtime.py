@@ -13,7 +13,6 @@ from specdec.contracts import Features
 from specdec.errors import NumericsError, SpecdecError, TargetMismatch
 from specdec.interfaces import TargetState
 from specdec.records import HiddenStates, Scored
-from specdec.targets.cache_adapter import slot_cache
 from specdec.targets.capability import MaskPlan
 from specdec.targets.masking import mask_argument
 from specdec.targets.model_call import ModelCall, ModelOutput
@@ -39,6 +38,8 @@ class TransformerState(TargetState):
     committed: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
+        from specdec.targets.cache_adapter import slot_cache
+
         self.cache = slot_cache(self.kv)
         self.committed = list(self.kv.lengths)
         self.drafts = [_Draft() for _ in self.committed]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from specdec.contracts import Features, TargetDeclaration
@@ -23,6 +23,13 @@ class TabularTargetOptions(TableOptions):
 
     max_positions: Annotated[int | None, Field(ge=1, description="context length; unset: unbounded")] = None
     stop_ids: Annotated[tuple[int, ...], Field(description="tokens that end a text")] = ()
+
+    @model_validator(mode="after")
+    def _check_stop_ids(self) -> "TabularTargetOptions":
+        strangers = [token for token in self.stop_ids if not 0 <= token < self.vocab]
+        if strangers:
+            raise ValueError(f"stop_ids {strangers} are no tokens; the vocabulary has 0 to {self.vocab - 1}")
+        return self
 
 
 @dataclass(slots=True)

@@ -138,3 +138,148 @@ def endless(folder: Path) -> subprocess.Popen:
     path.write_text(SPEC)
     command = [sys.executable, "-m", "specdec", "generate", str(path), "ab", "--max-new-tokens", "1000000"]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+
+
+# --- the end of the context ---
+
+
+@pytest.fixture
+def short(tmp_path) -> str:
+    path = tmp_path / "short.yaml"
+    path.write_text(SPEC.replace("vocab: 3", "vocab: 3, max_positions: 12"))
+    return str(path)
+
+
+@pytest.mark.parametrize("compared", [[], ["--compare"]])
+def test_a_prompt_that_fills_the_context_leaves_nothing_to_answer_and_says_so(short, compared):
+    result = run(short, "ab" * 6, *compared)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == "specdec: the prompt fills the context of 12 tokens: there is no room for an answer\n"
+    assert "nan" not in result.stdout
+    facts = report(short, "ab" * 6, *compared)
+    assert (facts["tokens"], facts["compare"]) == ([], None)
+
+
+def test_an_answer_that_the_context_ends_says_so(short):
+    result = run(short, "abab", "--compare")
+    assert result.stderr == "specdec: the context of 12 tokens ended it after 8 tokens\n"
+    assert run(short, "abab", "--max-new-tokens", "8").stderr == ""
+
+
+# --- seeds ---
+
+
+def test_an_unseeded_run_is_the_first_request_of_a_python_decoder(letters):
+    options = ["--set", "sampling.temperature=2", "--set", "sampling.seed=9", "--max-new-tokens", "30"]
+    decoder = load(letters, set=["sampling.temperature=2", "sampling.seed=9"])
+    first, second = (decoder.generate([[0, 1]], max_new_tokens=30)[0] for _ in range(2))
+    facts = report(letters, "ab", *options)
+    assert facts["tokens"] == list(first.tokens) != list(second.tokens)
+    assert facts["tokens"] == report(letters, "ab", *options, "--compare")["tokens"]
+    assert facts["tokens"] == report(letters, "ab", *options, "--seed", str(facts["seed"]))["tokens"]
+
+
+@pytest.mark.parametrize("seed", ["-1", str(2**63)])
+def test_a_seed_that_is_none_exits_two(letters, seed):
+    result = run(letters, "ab", "--seed", seed)
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output
+
+
+def test_the_comparison_expects_other_ids_of_a_verifier_that_draws_otherwise(letters):
+    options = ["--set", "sampling.temperature=2", "--set", "verifier.use=point_mass", "--max-new-tokens", "40", "--compare"]
+    facts = report(letters, "ab", *options)["compare"]
+    assert not facts["same_ids"]
+    assert not facts["same_ids_expected"]
+    shown = run(letters, "ab", *options).stdout
+    assert shown.rstrip().endswith("other draws of the same law, as this verifier makes them above temperature 0")
+    assert "ids differ" not in shown
+
+
+# --- output ---
+
+
+def test_no_color_is_respected(letters, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[" not in run(letters, "abab", color=True).stdout
+
+
+def test_a_prompt_that_is_no_unicode_exits_two(letters):
+    result = run(letters, "a\udc80")
+    assert result.exit_code == 2
+    assert "is half a pair" in result.stderr
+
+
+CHATTY = """\
+import sys
+from specdec.contracts import DrafterDeclaration, Gives
+from specdec.drafters.none import NoDrafter
+from specdec.hookspecs import hookimpl
+from specdec.interfaces import Drafter, PartOptions
+
+class Chatty(Drafter):
+    name = "chatty"
+    Options = PartOptions
+
+    @classmethod
+    def declares(cls, options):
+        return DrafterDeclaration(Gives.CANDIDATES, drafts=False)
+
+    @classmethod
+    def build(cls, options, tools):
+        sys.stdout.write("building")
+        return cls()
+
+    def open(self, starts):
+        sys.stdout.write("opening")
+        return NoDrafter.build(PartOptions(), None).open(starts)
+
+@hookimpl
+def specdec_drafters():
+    sys.stdout.write("loading")
+    return [Chatty]
+
+@hookimpl
+def specdec_step(record):
+    sys.stdout.write("stepping")
+"""
+
+
+def test_what_plugins_print_does_not_break_json(letters, tmp_path, monkeypatch):
+    (tmp_path / "specdec_chatty_module.py").write_text(CHATTY)
+    info = tmp_path / "specdec_chatty-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: specdec-chatty\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[specdec]\nchatty = specdec_chatty_module\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    result = run(letters, "abab", "--set", "drafter={use: chatty}", "--compare", "--json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["strategy"] == "letters"
+    assert all(word in result.stderr for word in ("loading", "building", "opening", "stepping"))
+
+
+def test_a_fault_shows_its_traceback_when_it_is_asked_for(letters, monkeypatch):
+    monkeypatch.setenv("SPECDEC_DEBUG", "1")
+    result = run(letters, "xyz")
+    assert result.exit_code == 2
+    assert "Traceback" in result.stderr
+
+
+def test_a_prompt_on_stdin_that_is_no_text_exits_two(letters):
+    result = run(letters, input=b"ab\xff")
+    assert result.exit_code == 2
+    assert "stdin cannot be read" in result.stderr
+
+
+def test_a_token_id_of_endless_digits_exits_two(tmp_path):
+    path = tmp_path / "many.yaml"
+    path.write_text(SPEC.replace("vocab: 3", "vocab: 40"))
+    result = run(str(path), "1" * 5000)
+    assert result.exit_code == 2
+    assert "give the prompt as token ids" in result.stderr
+
+
+def test_an_answer_without_a_step_has_no_tau(letters):
+    shown = run(letters, "abab", "--max-new-tokens", "1").stdout
+    assert "letters: no step · 1 tokens" in shown
+    assert "nan" not in shown

@@ -49,14 +49,16 @@ def test_a_verifier_that_lies_is_refuted_with_its_distance():
     manager.register(liar)
     shop = Workshop(registry_of(manager), library())
     plan = check(read("self-fixed", shop, settings=["verifier.use=first_child"]), shop)
-    proof = prove_strategy(plan, shop, vocab_size=3, depth=1, models=2)
+    proof = prove_strategy(plan, shop, seconds=0.5, depth=1, models=2)
     assert not proof.holds
     assert proof.tv > 0.05
 
 
-@pytest.mark.parametrize("strategy", ["plain", "ngram-tree", "self-greedy-chain", "self-sampled-chain"])
+@pytest.mark.parametrize(
+    "strategy", ["plain", "ngram-tree", pytest.param("self-greedy-chain", marks=pytest.mark.slow), "self-sampled-chain"]
+)
 def test_a_shipped_strategy_is_proved_and_the_command_exits_zero(strategy):
-    result = CliRunner().invoke(app, ["verify", strategy, "--models", "1", "--json"])
+    result = CliRunner().invoke(app, ["verify", strategy, "--budget", "0.5", "--json"])
     assert result.exit_code == 0, result.stderr
     facts = json.loads(result.stdout)
     assert facts["verdict"] == "law-exact (L3)"
@@ -68,11 +70,32 @@ def test_a_shipped_strategy_is_proved_and_the_command_exits_zero(strategy):
 def test_every_shipped_strategy_is_proved():
     shop = workshop()
     for name in shop.library.strategies():
-        proof = prove_strategy(check(read(name, shop), shop), shop, vocab_size=3, depth=2, models=1)
+        proof = prove_strategy(check(read(name, shop), shop), shop, seconds=3.0)
         assert proof.holds, name
 
 
 def test_the_words_say_what_was_proved():
-    result = CliRunner().invoke(app, ["verify", "ngram-chain", "--models", "1"])
+    result = CliRunner().invoke(app, ["verify", "ngram-chain", "--budget", "1"])
     assert result.stdout.startswith("ngram-chain: law-exact (L3)\n")
-    assert "'ngram' itself; 3 tokens, 2 levels, every outcome enumerated" in result.stdout
+    assert "'ngram' itself" in result.stdout
+    assert "8 models of 4 tokens, own drafter, one step: whole drafts" in result.stdout
+    assert "two steps of the decode loop" in result.stdout
+
+
+def test_the_verdict_itself_says_that_the_drafter_was_not_run():
+    settings = [
+        "--set",
+        "drafter.model={use: builtin}",
+        "--set",
+        "target={use: tabular, vocab: 3, random: {}}",
+    ]
+    result = CliRunner().invoke(app, ["verify", "self-greedy-chain", "--budget", "0.5", *settings])
+    assert result.exit_code == 0, result.stderr
+    assert "with a table in the place of drafter 'model', which was NOT run" in result.stdout.splitlines()[0]
+    assert "it needs a model" in result.stdout
+
+
+def test_a_proof_on_two_tokens_alone_is_inconclusive_and_exits_three():
+    result = CliRunner().invoke(app, ["verify", "plain", "--vocab", "2", "--models", "1", "--budget", "0.5"])
+    assert result.exit_code == 3
+    assert result.stdout.startswith("plain: INCONCLUSIVE")

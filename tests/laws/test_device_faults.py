@@ -12,6 +12,7 @@ from specdec.builders.sampled import Sampled, SampledOptions
 from specdec.contracts import Features
 from specdec.distributions import Sampling
 from specdec.drafters.model import ModelDrafter, ModelOptions
+from specdec.errors import PluginError
 from specdec.interfaces import BuildTools, PartOptions, Prefilled, Verifier
 from specdec.records import Scored, Verdict
 from specdec.requests import Request
@@ -172,7 +173,7 @@ def test_b82_a_verifier_that_mixes_devices_is_seen(compose, table, parts_of, els
         target = elsewhere(table(8, seed=1), pretend, "cuda:0")
         drafter = model_drafter(target, elsewhere(table(8, seed=2), pretend, "cuda:1"))
         decoder = compose(target, parts, drafter, sampling=Sampling(temperature=1.0))
-        with pytest.raises(DeviceMixed):
+        with pytest.raises(PluginError, match=r"verifier .* fails: DeviceMixed"):
             decoder.generate([[1]], max_new_tokens=5)
 
 

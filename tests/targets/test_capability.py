@@ -1,27 +1,36 @@
 import pytest
 from transformers import (
     BartConfig,
+    BertConfig,
     BloomConfig,
+    DistilBertConfig,
     FalconConfig,
     Gemma2Config,
     Gemma3Config,
     Gemma3TextConfig,
+    GPT2Config,
     GPTNeoConfig,
+    GPTNeoXConfig,
     JambaConfig,
     Llama4TextConfig,
     LlamaConfig,
     MambaConfig,
     MistralConfig,
+    ModernBertConfig,
     MptConfig,
     Qwen2Config,
     Qwen3NextConfig,
+    RobertaConfig,
     RwkvConfig,
     T5Config,
+    ViTConfig,
+    XLMConfig,
 )
 
 from specdec.contracts import TargetDeclaration
-from specdec.errors import TargetMismatch
-from specdec.targets.capability import MaskPlan, declaration, mask_plan, refuse_missing_folder
+from specdec.targets.capability import MaskPlan, declaration, mask_plan
+
+MAP = {"AutoModelForCausalLM": "modeling.Own"}
 
 
 def declared(config, attention="sdpa", max_context=None):
@@ -90,7 +99,26 @@ def test_masks_follow_the_layers():
     assert hybrid.longest_window == 5
 
 
-def test_a_folder_that_is_not_there_is_named():
-    with pytest.raises(TargetMismatch, match=r"no folder '\./nowhere'"):
-        refuse_missing_folder("./nowhere")
-    refuse_missing_folder("organisation/model")
+@pytest.mark.parametrize(
+    "config", [BertConfig(), RobertaConfig(), XLMConfig(), Gemma3TextConfig(use_bidirectional_attention=True)]
+)
+def test_encoders_are_refused_before_anything_is_loaded(config):
+    reason = declared(config).no_decoding_because
+    assert "encoder" in reason
+    assert "Llama" in reason
+
+
+@pytest.mark.parametrize("config", [DistilBertConfig(), ModernBertConfig(), ViTConfig()])
+def test_models_without_a_causal_language_model_are_refused(config):
+    assert f"no causal language model of type '{config.model_type}'" in declared(config).no_decoding_because
+
+
+@pytest.mark.parametrize("config", [BertConfig(is_decoder=True), GPTNeoXConfig(), GPT2Config(), DistilBertConfig(auto_map=MAP)])
+def test_what_reads_from_left_to_right_is_no_encoder(config):
+    assert declared(config).no_decoding_because is None
+
+
+@pytest.mark.parametrize("config", [MambaConfig(), Llama4TextConfig(is_encoder_decoder=True)])
+def test_one_reason_is_enough(config):
+    assert declared(config).no_decoding_because is not None
+    assert declared(config).no_trees_because is None

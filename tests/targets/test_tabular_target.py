@@ -114,6 +114,13 @@ def test_letters_stand_for_tokens():
     assert target(vocab=40).codec is None
 
 
+@pytest.mark.parametrize("stop_ids", [[-1], [5], [0, 99]])
+def test_stop_ids_outside_the_vocabulary_are_refused(stop_ids):
+    with pytest.raises(ValidationError, match="the vocabulary has 0 to 4"):
+        target(stop_ids=stop_ids)
+    assert target(stop_ids=[0, 4]).facts.stop_ids == {0, 4}
+
+
 # --- the table
 
 
@@ -155,6 +162,11 @@ def test_a_history_without_a_row_is_named():
 def test_a_row_that_is_no_law_is_refused(rows, message):
     with pytest.raises(ValidationError, match=message):
         TableOptions(vocab=2, rows=rows)
+
+
+def test_a_vocabulary_that_no_memory_holds_is_refused():
+    with pytest.raises(ValidationError, match="less than or equal to 1048576"):
+        TableOptions(vocab=99999999999999, random=RANDOM)
 
 
 def test_random_rows_depend_on_the_last_tokens_and_on_the_seed_alone():

@@ -96,7 +96,7 @@ def test_questions_become_answers_features_and_a_head(model, tmp_path, kind):
 
 @pytest.mark.slow
 def test_a_head_that_knows_four_answers_by_heart_drafts_them_in_the_decoder_as_validation_says(model, tmp_path):
-    limit = 40
+    limit = 24
     questions = [[{"role": "user", "content": f"Tell me about {thing}."}] for thing in ("cats", "rain", "glass", "tea")]
     plain = load("plain", target={"use": "huggingface", "model": str(model), "dtype": "float32"})
     answers = plain.generate(questions, max_new_tokens=limit, ignore_eos=True)
@@ -118,10 +118,10 @@ def test_a_head_that_knows_four_answers_by_heart_drafts_them_in_the_decoder_as_v
         output=tmp_path / "run",
         data={"sources": {"own": {"path": tmp_path / "none.jsonl"}}, "validate_on": "own"},
         head={"draft_vocab_size": 300},
-        losses={"regression": 1.0, "cross_entropy": 1.0},
-        optimizer={"use": "muon"},
-        steps={"start": 5, "end": 5},
-        budget={"steps": 150},
+        losses={"regression": 0.1, "cross_entropy": 1.0},
+        optimizer={"use": "muon", "muon_learning_rate": 0.05, "learning_rate": 5e-3},
+        steps={"start": 2, "end": 5, "switch_at": 0.6},
+        budget={"steps": 200},
         tokens_per_batch=4096,
         autocast=False,
         validate_every=1000,
@@ -129,7 +129,7 @@ def test_a_head_that_knows_four_answers_by_heart_drafts_them_in_the_decoder_as_v
     )
     borrowed = borrow(call, draft_vocabulary(data.token_counts(call.vocab_size), 300))
     head = fresh_head(head_config(spec.head, call.config, borrowed.embedding, data), borrowed.lm_head, 0)
-    run = Trainer(spec, head, borrowed, lambda: [tmp_path / "own-0000.safetensors"], data, print)
+    run = Trainer(spec, head, borrowed, lambda: [tmp_path / "own-0000.safetensors"], data, lambda record: None)
     run.run()
     promised = run.acceptance()
     decoder = load(
@@ -141,7 +141,6 @@ def test_a_head_that_knows_four_answers_by_heart_drafts_them_in_the_decoder_as_v
         }
     )
     again = decoder.generate(questions, max_new_tokens=limit, ignore_eos=True)
-    print(promised, run.step, [a.tokens[:20] for a in answers])
     assert [answer.tokens for answer in again] == [answer.tokens for answer in answers]
     records = [record for answer in again for record in answer.records]
     tau = sum(record.committed for record in records) / len(records)

@@ -1,0 +1,41 @@
+"""The commands put together."""
+
+import os
+from typing import Annotated
+
+import typer
+
+from specdec.cli import describe, generate, trees, verify
+
+app = typer.Typer(
+    name="specdec",
+    help="Compose, check, run and prove speculative decoders described in YAML.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+describe.register(app)
+generate.register(app)
+verify.register(app)
+trees.register(app)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"specdec {version('specdec')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _top(
+    context: typer.Context,
+    version: Annotated[  # noqa: ARG001
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Compose, check, run and prove speculative decoders described in YAML."""
+    if os.environ.get("NO_COLOR"):
+        context.color = False

@@ -1,0 +1,66 @@
+"""What the proofs of a strategy say."""
+
+from dataclasses import dataclass
+
+from specdec.losslessness.exact import TOLERANCE, ExactProof
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One stand-in model, the sampling, and the proof. own_drafter: whether the strategy's own drafter ran."""
+
+    model_seed: int
+    temper: str
+    vocab_size: int
+    temperature: float
+    steps: int
+    own_drafter: bool
+    prefix: tuple[int, ...]
+    proof: ExactProof
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyProof:
+    """The proofs of one strategy.
+
+    own_drafter: 'all', 'some' or 'none' of the proofs ran the strategy's own drafter; because: why a table stood in.
+    covered, left_out: in words, what was enumerated and what was not. reason: why it is refuted, where no law could be found.
+    """
+
+    strategy: str
+    drafter: str
+    because: str | None
+    covered: tuple[str, ...]
+    left_out: tuple[str, ...]
+    instances: tuple[Instance, ...]
+    reason: str | None = None
+
+    @property
+    def tv(self) -> float:
+        """The largest total variation; NaN without a proof."""
+        return max((instance.proof.tv for instance in self.instances), default=float("nan"))
+
+    @property
+    def conclusive(self) -> bool:
+        """Whether it is refuted, or enough was enumerated: with two tokens, many a wrong rule is right."""
+        most = max((instance.vocab_size for instance in self.instances if instance.steps == 1), default=0)
+        return self.reason is not None or self.tv > TOLERANCE or most > 2
+
+    @property
+    def holds(self) -> bool:
+        """Whether enough was enumerated, and every law is the target's, up to rounding."""
+        return self.conclusive and self.reason is None and self.tv <= TOLERANCE
+
+    @property
+    def own_drafter(self) -> str:
+        """How many of the proofs ran the strategy's own drafter."""
+        own = {instance.own_drafter for instance in self.instances}
+        return "some" if len(own) > 1 else "all" if own == {True} else "none"
+
+    @property
+    def expected_tau(self) -> float:
+        """Tokens of a step, next token included: the mean over single steps at the highest temperature; NaN without one."""
+        steps = [instance for instance in self.instances if instance.steps == 1]
+        hottest = max((instance.temperature for instance in steps), default=0.0)
+        values = [1 + i.proof.expected_accepted for i in steps if i.temperature == hottest]
+        return sum(values) / len(values) if values else float("nan")
