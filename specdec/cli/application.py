@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from specdec.cli import describe, generate, trees, verify
+from specdec.cli import describe, generate, train, trees, verify
 
 app = typer.Typer(
     name="specdec",
@@ -19,6 +19,7 @@ describe.register(app)
 generate.register(app)
 verify.register(app)
 trees.register(app)
+train.register(app)
 
 
 def _version(wanted: bool) -> None:

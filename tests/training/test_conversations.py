@@ -93,3 +93,12 @@ def test_a_bad_line_is_named_by_its_number(tmp_path, line):
     path.write_text('{"question": "a", "answer": "b"}\n' + line + "\n")
     with pytest.raises(SpecError, match=r"bad\.jsonl:2"):
         list(read_messages(path))
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path, content):
+    path = tmp_path / "questions.jsonl"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(SpecError, match=r"questions\.jsonl: cannot be read"):
+        list(read_messages(path))
