@@ -133,11 +133,17 @@ def test_a_reader_that_leaves_ends_the_command_quietly(tmp_path):
 
 
 def endless(folder: Path) -> subprocess.Popen:
-    """A run that nobody waits for the end of."""
+    """A run that nobody waits for the end of. It takes interrupts even where this process was started to ignore them."""
     path = folder / "endless.yaml"
     path.write_text(SPEC)
     command = [sys.executable, "-m", "specdec", "generate", str(path), "ab", "--max-new-tokens", "1000000"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 # --- the end of the context ---

@@ -221,7 +221,7 @@ class DrawsTwice(Verifier):
         accepted = [child for child in tree.children[0] if chance.flip(p.row(0).prob(tree.tokens[child]))]
         end = accepted[0] if accepted else 0
         token = p.row(end).choose(chance, tree.root_position + tree.depths[end] + 1)
-        return Verdict(tuple(accepted), token, all_accepted=bool(accepted))
+        return Verdict(tuple(accepted), token, all_accepted=not tree.children[end])
 
 
 def test_b04_a_second_draw_after_a_mismatch_is_seen_as_biased(compose, table, parts_of):
