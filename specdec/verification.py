@@ -1,8 +1,17 @@
-"""What every verifier asks of a tree before it trusts it."""
+"""What verifiers share: the checks before a tree is trusted, and the way down it."""
 
+from collections.abc import Callable
+from typing import TypeAlias
+
+from specdec.chance import TargetChance
 from specdec.contracts import Draw
+from specdec.distributions import TokenDist
 from specdec.errors import NumericsError, PluginError
+from specdec.records import Verdict
 from specdec.tree import DraftTree
+
+TryChildren: TypeAlias = Callable[[int, tuple[int, ...]], tuple[int | None, TokenDist]]
+"""(node, its children in draw order) -> the accepted child or None, and what is left of p at the node."""
 
 SINGLE_DRAWS = frozenset({Draw.IID, Draw.WITHOUT_REPLACEMENT})
 
@@ -31,3 +40,19 @@ def check_drafted(draft_prob: float, node: int, token: int) -> float:
     if not draft_prob > 0:
         raise NumericsError(f"node {node}: token {token} was drafted although its own q gives it probability {draft_prob}")
     return draft_prob
+
+
+def descend(
+    tree: DraftTree, chance: TargetChance, accepts: frozenset[Draw], verifier: str, try_children: TryChildren
+) -> Verdict:
+    """Go down while a child is accepted; where none is, what is left of p gives the next token."""
+    path: list[int] = []
+    node = 0
+    while True:
+        drawn = siblings(tree, node, accepts, verifier)
+        accepted, left = try_children(node, drawn)
+        if accepted is None:
+            token = left.choose(chance, tree.root_position + tree.depths[node] + 1)
+            return Verdict(tuple(path), token, all_accepted=not drawn)
+        path.append(accepted)
+        node = accepted

@@ -10,7 +10,7 @@ from specdec.distributions import TokenDist
 from specdec.interfaces import BuildTools, PartOptions, Verifier
 from specdec.records import Verdict
 from specdec.tree import DraftTree
-from specdec.verification import check_drafted, siblings
+from specdec.verification import check_drafted, descend
 from specdec.warp import TargetDists
 
 ACCEPTS = frozenset({Draw.IID, Draw.WITHOUT_REPLACEMENT})
@@ -36,19 +36,15 @@ class MultiRound(Verifier[PartOptions]):
         return cls()
 
     def verify(self, tree: DraftTree, p: TargetDists, chance: TargetChance) -> Verdict:
-        path: list[int] = []
-        node = 0
-        while True:
-            accepted, left = self._try_children(tree, node, p, chance)
-            if accepted is None:
-                token = left.choose(chance, tree.root_position + tree.depths[node] + 1)
-                return Verdict(tuple(path), token, all_accepted=not siblings(tree, node, ACCEPTS, self.name))
-            path.append(accepted)
-            node = accepted
+        def try_children(node: int, drawn: tuple[int, ...]) -> tuple[int | None, TokenDist]:
+            return self._try_children(tree, node, drawn, p, chance)
 
-    def _try_children(self, tree: DraftTree, node: int, p: TargetDists, chance: TargetChance) -> tuple[int | None, TokenDist]:
+        return descend(tree, chance, ACCEPTS, self.name, try_children)
+
+    def _try_children(
+        self, tree: DraftTree, node: int, drawn: tuple[int, ...], p: TargetDists, chance: TargetChance
+    ) -> tuple[int | None, TokenDist]:
         left = p.row(node)
-        drawn = siblings(tree, node, ACCEPTS, self.name)
         if not drawn:
             return None, left
         q = tree.q_of(node).to(torch.float64)

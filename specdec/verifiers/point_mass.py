@@ -8,7 +8,7 @@ from specdec.distributions import TokenDist
 from specdec.interfaces import BuildTools, PartOptions, Verifier
 from specdec.records import Verdict
 from specdec.tree import DraftTree
-from specdec.verification import siblings
+from specdec.verification import descend
 from specdec.warp import TargetDists
 
 ACCEPTS = frozenset({Draw.DETERMINISTIC, Draw.IID, Draw.WITHOUT_REPLACEMENT})
@@ -33,19 +33,16 @@ class PointMass(Verifier[PartOptions]):
         return cls()
 
     def verify(self, tree: DraftTree, p: TargetDists, chance: TargetChance) -> Verdict:
-        path: list[int] = []
-        node = 0
-        while True:
-            accepted, left = self._try_children(tree, node, p, chance)
-            if accepted is None:
-                token = left.choose(chance, tree.root_position + tree.depths[node] + 1)
-                return Verdict(tuple(path), token, all_accepted=not siblings(tree, node, ACCEPTS, self.name))
-            path.append(accepted)
-            node = accepted
+        def try_children(node: int, drawn: tuple[int, ...]) -> tuple[int | None, TokenDist]:
+            return self._try_children(tree, node, drawn, p, chance)
 
-    def _try_children(self, tree: DraftTree, node: int, p: TargetDists, chance: TargetChance) -> tuple[int | None, TokenDist]:
+        return descend(tree, chance, ACCEPTS, self.name, try_children)
+
+    def _try_children(
+        self, tree: DraftTree, node: int, drawn: tuple[int, ...], p: TargetDists, chance: TargetChance
+    ) -> tuple[int | None, TokenDist]:
         left = p.row(node)
-        for child in siblings(tree, node, ACCEPTS, self.name):
+        for child in drawn:
             if chance.flip(left.prob(tree.tokens[child])):
                 return child, left
             left = left.without(tree.tokens[child]) or p.fall_back(left)
