@@ -9,8 +9,9 @@ from torch import Tensor
 from specdec.contracts import Features, TargetDeclaration
 from specdec.interfaces import BuildTools, PartOptions, Prefilled, Target, TargetFacts, TargetState, TextCodec
 from specdec.records import Scored
-from specdec.targets.assembly import Assembled, RunSettings, assemble, own_state
+from specdec.targets.assembly import BITWISE, Assembled, RunSettings, assemble
 from specdec.targets.capability import ATTENTION_KINDS
+from specdec.targets.fusing import FORWARD, ForwardKind
 from specdec.targets.gguf_cache import gguf_file, unpacked_folder
 from specdec.targets.loading import load_model, load_tokenizer
 from specdec.targets.text_codec import TokenizerCodec
@@ -31,6 +32,8 @@ class BuiltinOptions(PartOptions):
     prefill_chunk: Annotated[int, Field(ge=1, description="prompt tokens per forward")] = 512
     max_context: Annotated[int | None, Field(ge=1, description="cap on the context, in tokens")] = None
     probe: Annotated[bool, Field(description="at load, compare a small tree with its paths")] = True
+    forward: Annotated[ForwardKind, Field(description=FORWARD)] = "auto"
+    bitwise: Annotated[bool, Field(description=BITWISE)] = False
 
 
 class BuiltinTarget(Target[BuiltinOptions]):
@@ -55,7 +58,7 @@ class BuiltinTarget(Target[BuiltinOptions]):
     def build(cls, options: BuiltinOptions, tools: BuildTools) -> "BuiltinTarget":  # noqa: ARG003
         folder = str(unpacked_folder())
         model = load_model(folder, dtype=options.dtype, device=options.device, attention=options.attention)
-        settings = RunSettings(options.prefill_chunk, options.max_context, options.probe)
+        settings = RunSettings(options.prefill_chunk, options.max_context, options.probe, options.bitwise, options.forward)
         codec = TokenizerCodec(load_tokenizer(folder, revision=None, trust_remote_code=False))
         return cls(assemble(model, settings, f"SmolLM2-135M-Instruct ({gguf_file().name})"), codec)
 
@@ -71,16 +74,16 @@ class BuiltinTarget(Target[BuiltinOptions]):
         return Prefilled(*self._runtime.prefill(prompts, features))
 
     def score(self, state: TargetState, trees: Sequence[DraftTree]) -> list[Scored]:
-        return self._runtime.score(own_state(state), trees)
+        return self._runtime.score(state, trees)
 
     def commit(self, state: TargetState, paths: Sequence[Sequence[int] | None]) -> None:
-        self._runtime.commit(own_state(state), paths)
+        self._runtime.commit(state, paths)
 
     def keep(self, state: TargetState, rows: Sequence[int]) -> None:
-        self._runtime.keep(own_state(state), rows)
+        self._runtime.keep(state, rows)
 
     def fork(self, state: TargetState, copies: Sequence[int]) -> TargetState:
-        return self._runtime.fork(own_state(state), copies)
+        return self._runtime.fork(state, copies)
 
     def embed(self, ids: Tensor) -> Tensor:
         return self._runtime.call.embed(ids)

@@ -6,21 +6,22 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from specdec.attention.kv_cache import KvCache, LayerShape
+from specdec.attention.path_cache import PathCache
 
 
 class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
-    """One layer of a `KvCache`. It gives full-length keys also where the model's attention slides: the mask does the window."""
+    """One layer of our cache. It gives full-length keys also where the model's attention slides: the mask does the window."""
 
     is_sliding = False
 
-    def __init__(self, kv: KvCache, layer: int) -> None:
+    def __init__(self, kv: KvCache | PathCache, layer: int) -> None:
         super().__init__()
         self._kv = kv
         self._layer = layer
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Nothing to do: the KvCache owns the buffers."""
+        """Nothing to do: our cache owns the buffers."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         return self._kv.update(self._layer, key_states, value_states)
@@ -63,7 +64,7 @@ class ShapeLayer(CacheLayerMixin):  # type: ignore[misc]
         return -1
 
 
-def slot_cache(kv: KvCache) -> Any:
+def slot_cache(kv: KvCache | PathCache) -> Any:
     """A transformers Cache whose layers write to `kv`."""
     return Cache(layers=[SlotLayer(kv, layer) for layer in range(len(kv.shapes))])
 

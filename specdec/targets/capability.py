@@ -164,10 +164,12 @@ def max_positions(config: Any, cap: int | None) -> int | None:
     return min(limits, default=None)
 
 
-def declaration(config: Any, *, attention: str, max_context: int | None) -> TargetDeclaration:
-    """Everything that the config tells."""
+def declaration(
+    config: Any, *, attention: str, max_context: int | None, refused_because: str | None = None
+) -> TargetDeclaration:
+    """Everything that the config tells. refused_because: what tells against a mode that was asked for."""
     text = text_config(config)
-    refused = no_decoding_because(config, attention)
+    refused = no_decoding_because(config, attention) or refused_because
     return TargetDeclaration(
         vocab_size=getattr(text, "vocab_size", None),
         num_layers=getattr(text, "num_hidden_layers", None),

@@ -9,8 +9,10 @@ from torch import Tensor
 from specdec.contracts import Features, TargetDeclaration
 from specdec.interfaces import BuildTools, PartOptions, Prefilled, Target, TargetFacts, TargetState, TextCodec
 from specdec.records import Scored
-from specdec.targets.assembly import Assembled, RunSettings, assemble, own_state
+from specdec.targets.assembly import BITWISE, Assembled, RunSettings, assemble
+from specdec.targets.bitwise_loading import no_bitwise_because
 from specdec.targets.capability import declaration
+from specdec.targets.fusing import FORWARD, ForwardKind
 from specdec.targets.loading import load_model, load_tokenizer, read_config
 from specdec.targets.text_codec import TokenizerCodec
 from specdec.tree import DraftTree
@@ -31,6 +33,8 @@ class HuggingFaceOptions(PartOptions):
     prefill_chunk: Annotated[int, Field(ge=1, description="prompt tokens per forward")] = 512
     max_context: Annotated[int | None, Field(ge=1, description="cap on the context, in tokens")] = None
     probe: Annotated[bool, Field(description="at load, compare a small tree with its paths")] = True
+    forward: Annotated[ForwardKind, Field(description=FORWARD)] = "auto"
+    bitwise: Annotated[bool, Field(description=BITWISE)] = False
 
 
 class HuggingFaceTarget(Target[HuggingFaceOptions]):
@@ -52,7 +56,8 @@ class HuggingFaceTarget(Target[HuggingFaceOptions]):
         )
         if config is None:
             return TargetDeclaration()
-        return declaration(config, attention=options.attention, max_context=options.max_context)
+        refused = no_bitwise_because(config) if options.bitwise else None
+        return declaration(config, attention=options.attention, max_context=options.max_context, refused_because=refused)
 
     @classmethod
     def build(cls, options: HuggingFaceOptions, tools: BuildTools) -> "HuggingFaceTarget":  # noqa: ARG003
@@ -65,7 +70,7 @@ class HuggingFaceTarget(Target[HuggingFaceOptions]):
             revision=options.revision,
             trust_remote_code=options.trust_remote_code,
         )
-        settings = RunSettings(options.prefill_chunk, options.max_context, options.probe)
+        settings = RunSettings(options.prefill_chunk, options.max_context, options.probe, options.bitwise, options.forward)
         tokenizer = load_tokenizer(options.model, revision=options.revision, trust_remote_code=options.trust_remote_code)
         codec = None if tokenizer is None else TokenizerCodec(tokenizer)
         return cls(assemble(model, settings, options.model), codec)
@@ -82,16 +87,16 @@ class HuggingFaceTarget(Target[HuggingFaceOptions]):
         return Prefilled(*self._runtime.prefill(prompts, features))
 
     def score(self, state: TargetState, trees: Sequence[DraftTree]) -> list[Scored]:
-        return self._runtime.score(own_state(state), trees)
+        return self._runtime.score(state, trees)
 
     def commit(self, state: TargetState, paths: Sequence[Sequence[int] | None]) -> None:
-        self._runtime.commit(own_state(state), paths)
+        self._runtime.commit(state, paths)
 
     def keep(self, state: TargetState, rows: Sequence[int]) -> None:
-        self._runtime.keep(own_state(state), rows)
+        self._runtime.keep(state, rows)
 
     def fork(self, state: TargetState, copies: Sequence[int]) -> TargetState:
-        return self._runtime.fork(own_state(state), copies)
+        return self._runtime.fork(state, copies)
 
     def embed(self, ids: Tensor) -> Tensor:
         return self._runtime.call.embed(ids)

@@ -14,6 +14,7 @@ from specdec.contracts import Features
 from specdec.errors import TargetMismatch
 from specdec.records import HiddenStates
 from specdec.targets.capability import text_config
+from specdec.targets.fused_forward import FusedForward
 
 HEAD_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 6e-2}
 """Relative to the largest logit."""
@@ -54,6 +55,8 @@ class ModelCall:
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"
         self._takes_positions = "position_ids" in parameters
         self._takes_kept = "logits_to_keep" in parameters
+        self.decoder: Any = model.get_decoder()
+        self.fused: FusedForward | None = None
         self._learn()
 
     def _learn(self) -> None:
@@ -102,6 +105,8 @@ class ModelCall:
         mask: additive [rows, 1, nodes, slots], or a dict of them by layer type, or None for the model's own causal mask.
         kept: 0 for logits at all nodes, n for the last n, or an index of nodes.
         """
+        if self.fused is not None and positions is not None and isinstance(mask, Tensor):
+            return self._fused(self.fused, ids, positions, mask, cache, features, kept)
         arguments: dict[str, Any] = {"input_ids": ids, "attention_mask": mask, self._cache_name: cache, "use_cache": True}
         if self._takes_positions and positions is not None:
             arguments["position_ids"] = positions
@@ -116,6 +121,23 @@ class ModelCall:
         last = caught.last.clone() if features.last and caught.last is not None else None
         layers = [caught.layers[layer].to(self.device) for layer in features.layers]
         return ModelOutput(logits, HiddenStates(last, torch.stack(layers, 2) if layers else None))
+
+    def _fused(
+        self,
+        forward: FusedForward,
+        ids: Tensor,
+        positions: Tensor,
+        mask: Tensor,
+        cache: Any,
+        features: Features,
+        kept: int | Tensor,
+    ) -> ModelOutput:
+        with torch.inference_mode():
+            last, hidden = forward(ids, positions, mask, cache, features)
+            logits = forward.head(_pick(last, kept))
+        return ModelOutput(
+            logits, HiddenStates(*(None if part is None else part.clone() for part in (hidden.last, hidden.layers)))
+        )
 
     @contextmanager
     def _catching(self, features: Features) -> Iterator[_Caught]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from specdec.contracts import Draw, Features
 from specdec.errors import TargetMismatch
+from specdec.targets.bitwise import BitwiseRuntime
 from specdec.targets.model_call import FORWARD_FAULTS
 from specdec.targets.runtime import TransformerRuntime
 from specdec.tree import DraftTree, TreeSketch
@@ -30,11 +31,11 @@ def probed(runtime: TransformerRuntime) -> TransformerRuntime:
     """The runtime with what it was seen to be able to do. Raises TargetMismatch if even chains come out wrong."""
     chains = runtime
     if runtime.limits.no_trees_because is None:
-        fault = _fault(runtime, BRANCHING)
+        fault = tree_fault(runtime, BRANCHING)
         if fault is None:
             return runtime
         chains = TransformerRuntime(runtime.call, runtime.masks, replace(runtime.limits, no_trees_because=fault))
-    chain_fault = _fault(chains, CHAIN)
+    chain_fault = tree_fault(chains, CHAIN)
     if chain_fault is not None:
         raise TargetMismatch(
             f"{type(runtime.call.model).__name__} does not reproduce its own logits with a cache: {chain_fault}; "
@@ -43,7 +44,7 @@ def probed(runtime: TransformerRuntime) -> TransformerRuntime:
     return chains
 
 
-def _fault(runtime: TransformerRuntime, parents: tuple[int, ...]) -> str | None:
+def tree_fault(runtime: TransformerRuntime | BitwiseRuntime, parents: tuple[int, ...]) -> str | None:
     """What went wrong when this tree was scored; None if nothing did."""
     prefix = _tokens(_prefix_length(runtime), runtime.call.vocab_size, 3)
     tokens = _tokens(len(parents), runtime.call.vocab_size, 11)
@@ -73,7 +74,7 @@ def _fault(runtime: TransformerRuntime, parents: tuple[int, ...]) -> str | None:
     return f"its logits on a small tree differ from those on its paths by {distance:.1g} of their spread"
 
 
-def _prefix_length(runtime: TransformerRuntime) -> int:
+def _prefix_length(runtime: TransformerRuntime | BitwiseRuntime) -> int:
     """Beyond the sliding window where that is short, within the context."""
     window, limit = runtime.masks.longest_window, runtime.limits.max_positions
     wanted = window + 8 if window is not None and window < LONGEST_WINDOW else SHORT_PREFIX
@@ -92,7 +93,7 @@ def _tree(parents: tuple[int, ...], tokens: list[int], position: int) -> DraftTr
     return sketch.freeze(Draw.DETERMINISTIC)
 
 
-def _plain(runtime: TransformerRuntime, sequences: list[list[int]]) -> list[Tensor]:
+def _plain(runtime: TransformerRuntime | BitwiseRuntime, sequences: list[list[int]]) -> list[Tensor]:
     """[tokens, vocab] by sequence from one plain forward of the unmodified model, without cache, mask or positions of ours.
 
     Shorter sequences are padded on the right, where a causal model does not look.

@@ -10,21 +10,14 @@ from torch import Tensor
 from specdec.attention.kv_cache import KvCache
 from specdec.attention.tree_mask import RowNodes, chain_mask, tree_mask, tree_positions
 from specdec.contracts import Features
-from specdec.errors import NumericsError, SpecdecError, TargetMismatch
+from specdec.errors import NumericsError
 from specdec.interfaces import TargetState
 from specdec.records import HiddenStates, Scored
+from specdec.targets.admission import Draft, Limits, check_features, check_prompts, kept_nodes, new_nodes, own_state
 from specdec.targets.capability import MaskPlan
 from specdec.targets.masking import mask_argument
 from specdec.targets.model_call import ModelCall, ModelOutput
 from specdec.tree import DraftTree
-
-
-@dataclass(slots=True)
-class _Draft:
-    """The nodes of one row that have been scored since the last commit."""
-
-    tokens: tuple[int, ...] = ()
-    parents: tuple[int, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -34,7 +27,7 @@ class TransformerState(TargetState):
     kv: KvCache
     features: Features
     cache: Any = field(init=False)
-    drafts: list[_Draft] = field(init=False)
+    drafts: list[Draft] = field(init=False)
     committed: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -42,7 +35,7 @@ class TransformerState(TargetState):
 
         self.cache = slot_cache(self.kv)
         self.committed = list(self.kv.lengths)
-        self.drafts = [_Draft() for _ in self.committed]
+        self.drafts = [Draft() for _ in self.committed]
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -52,15 +45,6 @@ class TransformerState(TargetState):
         self.kv.check_integrity()
         if self.committed != self.kv.lengths or len(self.drafts) != len(self.committed):
             raise NumericsError(f"rows of {self.committed} committed tokens; the cache holds {self.kv.lengths}")
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """max_positions: None for unbounded. no_trees_because: set where the model was seen to score only chains right."""
-
-    max_positions: int | None
-    prefill_chunk: int
-    no_trees_because: str | None = None
 
 
 class TransformerRuntime:
@@ -80,10 +64,8 @@ class TransformerRuntime:
 
         Raises SpecdecError for an empty prompt or one that is longer than the context.
         """
-        self._check_prompts(prompts)
-        if features.last and self.call.hidden_size is None:
-            name = type(self.call.model).__name__
-            raise TargetMismatch(f"no last hidden state was found in {name}; a drafter that needs none would work")
+        check_prompts(prompts, self.limits, self.call.vocab_size)
+        check_features(features, self.call)
         state = TransformerState(KvCache(self.call.shapes, len(prompts)), features)
         if self.limits.no_trees_because is None:
             rows = self._prefill_rows(state, prompts, 0)
@@ -93,9 +75,10 @@ class TransformerRuntime:
         state.committed = list(state.kv.lengths)
         return state, tuple(rows)
 
-    def score(self, state: TransformerState, trees: Sequence[DraftTree]) -> list[Scored]:
+    def score(self, given: TargetState, trees: Sequence[DraftTree]) -> list[Scored]:
         """Logits and hidden states of all nodes not yet scored since the last commit."""
-        rows = [self._new_nodes(state, row, tree) for row, tree in enumerate(trees)]
+        state = own_state(given, TransformerState)
+        rows = [new_nodes(self.limits, row, state.kv.lengths[row], state.drafts[row], tree) for row, tree in enumerate(trees)]
         nodes = max((row.count for row in rows), default=0)
         if nodes == 0:
             scored = [self._nothing(row) for row in rows]
@@ -103,39 +86,28 @@ class TransformerRuntime:
             scored = self._score_batch(state, trees, rows, nodes)
         else:
             scored = [self._score_chain(state, row, tree, rows[row]) for row, tree in enumerate(trees)]
-        state.drafts = [_Draft(tree.tokens, tree.parents) for tree in trees]
+        state.drafts = [Draft(tree.tokens, tree.parents) for tree in trees]
         return scored
 
-    def commit(self, state: TransformerState, paths: Sequence[Sequence[int] | None]) -> None:
+    def commit(self, given: TargetState, paths: Sequence[Sequence[int] | None]) -> None:
         """Keep root and path of each row; None keeps nothing. Raises SpecdecError for a path that was not scored."""
-        kept = [() if path is None else (0, *path) for path in paths]
-        for row, (path, draft) in enumerate(zip(kept, state.drafts, strict=True)):
-            parents = [draft.parents[node] if node < len(draft.parents) else None for node in path]
-            if parents != list((-1, *path)[: len(path)]):
-                raise SpecdecError(f"row {row}: {list(path)} is no path of scored nodes; {len(draft.tokens)} were scored")
+        state = own_state(given, TransformerState)
+        kept = kept_nodes(state.drafts, paths)
         state.kv.commit(kept)
         state.committed = [count + len(path) for count, path in zip(state.committed, kept, strict=True)]
-        state.drafts = [_Draft() for _ in kept]
+        state.drafts = [Draft() for _ in kept]
 
-    def keep(self, state: TransformerState, rows: Sequence[int]) -> None:
+    def keep(self, given: TargetState, rows: Sequence[int]) -> None:
         """Drop all rows but these, ascending; their drafts stay."""
+        state = own_state(given, TransformerState)
         state.kv.keep(rows)
         state.committed = [state.committed[row] for row in rows]
         state.drafts = [state.drafts[row] for row in rows]
 
-    def fork(self, state: TransformerState, copies: Sequence[int]) -> TransformerState:
+    def fork(self, given: TargetState, copies: Sequence[int]) -> TransformerState:
         """A state in which row r occurs copies[r] times, without drafts."""
+        state = own_state(given, TransformerState)
         return TransformerState(state.kv.fork(copies), state.features)
-
-    def _check_prompts(self, prompts: Sequence[Sequence[int]]) -> None:
-        limit = self.limits.max_positions
-        for row, prompt in enumerate(prompts):
-            if not prompt:
-                raise SpecdecError(f"prompt {row} is empty; a prompt has at least one token")
-            if limit is not None and len(prompt) > limit:
-                raise TargetMismatch(f"prompt {row} has {len(prompt)} tokens; the context holds at most {limit}")
-            if not (min(prompt) >= 0 and max(prompt) < self.call.vocab_size):
-                raise TargetMismatch(f"prompt {row} has a token outside the vocabulary of {self.call.vocab_size}")
 
     def _prefill_rows(self, state: TransformerState, prompts: Sequence[Sequence[int]], first_row: int) -> list[Scored]:
         """Feed prompts chunk by chunk to the rows from first_row on; the LM head runs where a prompt ends."""
@@ -197,21 +169,6 @@ class TransformerRuntime:
         positions = [list(range(start, start + nodes.count))]
         output = self._forward(state, [list(tree.tokens[nodes.first :])], positions, None, 0)
         return Scored(output.logits[0], _cut(output.hidden, 0, nodes.count), nodes.first)
-
-    def _new_nodes(self, state: TransformerState, row: int, tree: DraftTree) -> RowNodes:
-        length, draft = state.kv.lengths[row], state.drafts[row]
-        first, limit = len(draft.tokens), self.limits.max_positions
-        if tree.root_position != length:
-            raise SpecdecError(f"row {row}: the tree's root stands at {tree.root_position}; the cache holds {length} tokens")
-        if tree.tokens[:first] != draft.tokens or tree.parents[:first] != draft.parents:
-            raise SpecdecError(f"row {row}: the tree does not extend the {first} nodes that have been scored")
-        if limit is not None and length + max(tree.depths) >= limit:
-            raise TargetMismatch(
-                f"row {row}: a node at position {length + max(tree.depths)} lies beyond the context of {limit} tokens"
-            )
-        if self.limits.no_trees_because is not None and not tree.is_chain:
-            raise TargetMismatch(f"this model scores chains only ({self.limits.no_trees_because}); tree 'chain' would work")
-        return RowNodes(length, tree.parents, tree.depths, first)
 
     def _mask(self, span: int, draw: Any) -> Any:
         return mask_argument(self.masks, span, self.call.dtype, self.call.device, draw)

@@ -1,0 +1,72 @@
+"""Linear maps whose weights lie in the layout that the processor's kernels read, so that no call lays them out anew.
+
+On a CPU, a product of a few rows with a plain matrix spends half of its time on that. Elsewhere the map is a plain one.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+ROWS = 16
+"""For how many rows the layout is chosen; it serves any number."""
+
+PACKED_DTYPES = (torch.bfloat16, torch.float32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Linear:
+    """weight: [out, in], plain. packed: the same numbers in the kernels' layout, or None where there is none."""
+
+    weight: Tensor
+    bias: Tensor | None
+    packed: Tensor | None
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """[..., out] for states [..., in]. No gradient flows through a packed map."""
+        if self.packed is None:
+            return functional.linear(states, self.weight, self.bias)
+        mapped: Tensor = torch.ops.mkldnn._linear_pointwise(states, self.packed, self.bias, "none", [], "")
+        return mapped
+
+
+def linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
+    """The map, packed where the processor and the dtype have a layout of their own. The plain weight is kept beside it."""
+    return Linear(weight, bias, packed(weight) if can_pack(weight) else None)
+
+
+def can_pack(weight: Tensor) -> bool:
+    """Whether this build of torch has packed products for such a matrix."""
+    return (
+        weight.device.type == "cpu"
+        and weight.dtype in PACKED_DTYPES
+        and bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+        and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+    )
+
+
+def packed(weight: Tensor) -> Tensor:
+    """A copy in the kernels' layout."""
+    with torch.inference_mode():
+        laid_out: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), ROWS)
+    return laid_out
+
+
+class PackedLinear(nn.Module):
+    """`linear` in the place of a module."""
+
+    def __init__(self, module: nn.Linear) -> None:
+        super().__init__()
+        self.map = linear(module.weight.detach(), None if module.bias is None else module.bias.detach())
+
+    def forward(self, states: Tensor) -> Tensor:
+        return self.map(states)
+
+
+def pack_linears(module: nn.Module) -> None:
+    """Replace every linear map below the module, where there is a layout for it. For inference: nothing is trained any more."""
+    for parent in list(module.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.Linear and can_pack(child.weight):
+                setattr(parent, name, PackedLinear(child))

@@ -1,0 +1,43 @@
+"""Whether bitwise mode may be had, from the config and from the loaded model."""
+
+from typing import Any
+
+from specdec.errors import TargetMismatch
+from specdec.targets.bitwise import BitwiseRuntime
+from specdec.targets.bitwise_proof import proved_forward
+from specdec.targets.capability import no_trees_because, text_config
+from specdec.targets.runtime import TransformerRuntime
+
+EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+FIXED_EXPERTS = "batched_mm"
+"""The way of running experts in which each token costs a product of its own, whichever experts the others take."""
+
+
+def no_bitwise_because(config: Any) -> str | None:
+    """What the config alone tells against bitwise mode; None if nothing."""
+    reason = no_trees_because(config)
+    return (
+        None if reason is None else f"bitwise mode gives each token a path of its own, and {reason}; bitwise: false would work"
+    )
+
+
+def bitwise_runtime(runtime: TransformerRuntime) -> BitwiseRuntime:
+    """The same model in bitwise mode. Raises TargetMismatch where that is refused, with what was seen."""
+    model, limits = runtime.call.model, runtime.limits
+    if limits.no_trees_because is not None:
+        raise TargetMismatch(f"bitwise mode is refused: this model scores chains only ({limits.no_trees_because})")
+    _fix_experts(model)
+    return BitwiseRuntime(proved_forward(runtime.call, runtime.masks, limits.max_positions), limits)
+
+
+def _fix_experts(model: Any) -> None:
+    """Run experts in products whose sizes no routing changes."""
+    text = text_config(model.config)
+    if not any((getattr(text, name, None) or 0) > 1 for name in EXPERT_COUNTS):
+        return
+    model.set_experts_implementation(FIXED_EXPERTS)
+    if model.get_experts_implementation()[""] != FIXED_EXPERTS:
+        raise TargetMismatch(
+            f"bitwise mode is refused: {type(model).__name__} runs each expert on as many rows as are routed to it, "
+            "so that no width is fixed; a model without experts would work"
+        )
