@@ -51,7 +51,8 @@ def _line(record: dict[str, Any]) -> str | None:
     """What a person wants to see of a log record; None: nothing."""
     if "features_missing" in record:
         missing = record["features_missing"]
-        return f"features still to be computed: {missing['tokens']:,} tokens, {missing['gigabytes']:.2f} GB"
+        time = "" if missing["seconds"] is None else f", about {missing['seconds'] / 60:.0f} minutes"
+        return f"features still to be computed: {missing['tokens']:,} tokens, {missing['gigabytes']:.2f} GB{time}"
     if "covered" in record:
         return "draft vocabulary covers " + ", ".join(f"{share:.1%} of {name}" for name, share in record["covered"].items())
     if "tau" in record:

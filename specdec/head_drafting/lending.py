@@ -9,6 +9,7 @@ from torch.nn import functional
 from specdec.errors import TargetMismatch
 from specdec.heads.checkpoint import HeadCheckpoint
 from specdec.interfaces import Target
+from specdec.packing import linear
 
 STAND_IN = 0
 """What a head reads for a token that its own embeddings lack: a worse draft, never a wrong output."""
@@ -49,15 +50,15 @@ def readout(checkpoint: HeadCheckpoint, target: Target, device: torch.device) ->
     if ids is not None and int(ids.max()) >= facts.vocab_size:
         raise TargetMismatch(f"the head drafts token {int(ids.max())}; the target has {facts.vocab_size} tokens")
     if (own := checkpoint.lm_head) is not None:
-        rows = own[: facts.vocab_size] if ids is None else own
-        return lambda states: functional.linear(states, rows)
+        return linear(own[: facts.vocab_size] if ids is None else own)
     if ids is None:
         return lambda states: target.head(states.to(facts.device, facts.dtype))
     found = lent_rows(target, ids.to(facts.device))
     if found is None:
         return lambda states: target.head(states.to(facts.device, facts.dtype))[:, ids.to(facts.device)].to(device)
     weight, bias = found[0].to(device), None if found[1] is None else found[1].to(device)
-    return lambda states: functional.linear(states.to(weight.dtype), weight, bias)
+    rows = linear(weight, bias)
+    return lambda states: rows(states.to(weight.dtype))
 
 
 def lent_rows(target: Target, ids: Tensor) -> tuple[Tensor, Tensor | None] | None:

@@ -14,6 +14,7 @@ from specdec.heads.config import HeadConfig
 from specdec.heads.location import locate_head
 from specdec.heads.published import read_head_config
 from specdec.interfaces import PartOptions, Target
+from specdec.packing import pack_linears
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
@@ -53,8 +54,9 @@ def load_head(options: HeadOptions, kind: Kind, target: Target | None, layers: t
 
 
 def ready(checkpoint: HeadCheckpoint, target: Target, *, dtype: torch.dtype, device: torch.device) -> DraftingHead:
-    """A head of this dtype and device, with what it borrows."""
+    """A head of this dtype and device, laid out for drafting, with what it borrows."""
     check_fit(checkpoint.config, target)
+    pack_linears(checkpoint.head)
     return DraftingHead(
         head=checkpoint.head,
         embed=embeddings(checkpoint, target, dtype, device),

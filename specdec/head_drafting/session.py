@@ -16,7 +16,6 @@ from specdec.attention.tree_mask import RowNodes, additive, chain_mask, tree_mas
 from specdec.errors import TargetMismatch
 from specdec.head_drafting.lending import Embed, Readout
 from specdec.head_drafting.sequence import SequenceDraft
-from specdec.heads.config import Inputs
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
 from specdec.interfaces import DraftSession, DraftStart, Frontier
@@ -40,7 +39,7 @@ class DraftingHead:
     @property
     def shifted(self) -> bool:
         """Whether a pair's token is one ahead of its feature."""
-        return self.head.config.inputs is not Inputs.FEATURE_AND_UNSHIFTED_TOKEN
+        return self.head.config.inputs.is_shifted
 
     def features(self, hidden: HiddenStates) -> Tensor | None:
         """What the head reads of the target, in the head's dtype: [tokens, ...]; None for a head that reads tokens only."""

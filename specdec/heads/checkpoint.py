@@ -61,7 +61,7 @@ def read_head(
     maps = {name: tensors.pop(name) for name in MAPS if name in tensors}
     cast = {name: tensor.to(device=device, dtype=dtype or tensor.dtype) for name, tensor in tensors.items()}
     embedding = cast.pop(EMBEDDING, None)
-    lm_head = cast.pop(LM_HEAD, None) if config.kind == "eagle" else None
+    lm_head = cast.pop(LM_HEAD, None) if config.kind == "eagle" and not config.own_lm_head else None
     _check_lent(folder, config, embedding, lm_head)
     head = _assembled(folder, config, cast)
     draft_ids = _draft_ids(folder, config, maps, published=is_published(folder))
@@ -69,7 +69,7 @@ def read_head(
         head,
         None if draft_ids is None else draft_ids.to(device),
         embedding,
-        head.lm_head.weight if isinstance(head, EagleHead3) else lm_head,
+        lm_head if head.lm_head is None else head.lm_head.weight,
     )
 
 
@@ -118,15 +118,14 @@ def _assembled(folder: Path, config: HeadConfig, tensors: Mapping[str, Tensor]) 
 
 
 def _check_lent(folder: Path, config: HeadConfig, embedding: Tensor | None, lm_head: Tensor | None) -> None:
-    """What the target may lend: of the right shape where it is there, and there where the config says so."""
+    """What the target may lend, of the right shape where it is there."""
     sizes = {EMBEDDING: (embedding, config.vocab_size), LM_HEAD: (lm_head, config.output_size)}
     misshapen = (
         f"{name} {tuple(tensor.shape)}, expected {(rows, config.hidden_size)}"
         for name, (tensor, rows) in sizes.items()
         if tensor is not None and tuple(tensor.shape) != (rows, config.hidden_size)
     )
-    missing = {LM_HEAD} if config.kind == "eagle" and config.own_lm_head and lm_head is None else set()
-    _refuse(folder, missing=missing, misshapen=misshapen)
+    _refuse(folder, misshapen=misshapen)
 
 
 def _refuse(folder: Path, *, missing: Iterable[str] = (), extra: Iterable[str] = (), misshapen: Iterable[str] = ()) -> None:

@@ -24,6 +24,11 @@ class Inputs(StrEnum):
         """Whether a token embedding enters."""
         return self is not Inputs.FEATURE
 
+    @property
+    def is_shifted(self) -> bool:
+        """Whether a pair's token is one ahead of its feature."""
+        return self is not Inputs.FEATURE_AND_UNSHIFTED_TOKEN
+
 
 class HeadConfig(BaseModel):
     """Sizes and rules of a head. `layers` empty: EAGLE-1/2, on post-norm features; else EAGLE-3, on these layers' inputs."""

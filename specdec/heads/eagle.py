@@ -25,8 +25,8 @@ class DecoderLayer(nn.Module):
 class EagleHead(nn.Module):
     """Predicts the target's next post-norm feature; no final norm, so that the target's LM head reads it as it is.
 
-    Embeddings and LM head are the target's and not parameters here. `draft_ids` [drafts] maps rows of a reduced LM head to
-    the target's ids; None where all can be drafted. Parameter names are those of published checkpoints.
+    Embeddings are the target's and not parameters here; so is the LM head, unless the config says that the head has its own
+    (`lm_head` over `output_size` tokens). Parameter names are those of published checkpoints.
     *Source: arXiv 2401.15077, section 4.1.*
     """
 
@@ -36,6 +36,8 @@ class EagleHead(nn.Module):
         parts = int(config.inputs.has_token) + int(config.inputs.has_feature)
         self.fc = nn.Linear(parts * config.hidden_size, config.hidden_size, bias=config.fc_bias)
         self.layers = nn.ModuleList([DecoderLayer(config)])
+        own = config.own_lm_head
+        self.lm_head = nn.Linear(config.hidden_size, config.output_size, bias=False) if own else None
 
     def entry(self, features: Tensor) -> Tensor:
         """What the first step takes as `hidden`: the target's features as they are."""

@@ -26,9 +26,13 @@ def write_eagle(folder: Path, checkpoint: HeadCheckpoint, *, max_positions: int)
     """
     config, tensors = checkpoint.config, _tensors(checkpoint)
     if config.kind != "eagle" or config.inputs is not Inputs.FEATURE_AND_SHIFTED_TOKEN:
-        raise CheckpointError(f"the native EAGLE-1 format takes features and shifted tokens; this head is '{config.kind}'")
+        what = "of kind 'eagle3'" if config.kind == "eagle3" else f"one with inputs '{config.inputs}'"
+        raise CheckpointError(f"the native EAGLE-1 format takes features and shifted tokens; this head is {what}")
     if checkpoint.lm_head is not None and checkpoint.draft_ids is not None:
-        raise CheckpointError("the native EAGLE-1 format has no place for an own LM head over a reduced vocabulary")
+        raise CheckpointError(
+            "the native EAGLE-1 format has no place for an own LM head over a reduced vocabulary; a head that was trained "
+            "without train_lm_head, or with draft_vocab_size: null, would work"
+        )
     size = config.hidden_size
     weight = tensors["fc.weight"]
     tensors["fc.weight"] = torch.cat(

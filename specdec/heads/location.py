@@ -18,8 +18,10 @@ def locate_head(name: str, kind: str, *, revision: str | None = None, download: 
     """
     if name == "builtin":
         if not (SHIPPED / kind / "config.json").is_file():
+            others = sorted(path.parent.name for path in SHIPPED.glob("*/config.json"))
+            instead = f"; drafter '{others[0]}' has one" if others else ""
             raise CheckpointError(
-                f"no '{kind}' head ships with this version; a folder or a hub id of a trained head would work"
+                f"no '{kind}' head ships with this version{instead}; a folder or a hub id of a trained head would work"
             )
         return SHIPPED / kind
     folder = Path(name).expanduser()

@@ -1,11 +1,13 @@
 """A fresh head for a target: sizes from the target, identity on the feature path, input scales measured on the data."""
 
+import warnings
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor, nn
 
-from specdec.errors import TargetMismatch
+from specdec.errors import SpecdecWarning, SpecError, TargetMismatch
 from specdec.heads.config import HeadConfig
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
@@ -13,6 +15,9 @@ from specdec.targets.model_call import ModelCall
 from specdec.training.dataset import FeatureSet, draft_vocabulary
 from specdec.training.spec import HeadSpec
 from specdec.training.validation import Borrowed
+
+LARGE = 1024.0
+"""A power of two, so that nothing but a cap changes what comes out."""
 
 WEIGHT_STD = 0.02
 BRANCH_STD = 0.002
@@ -26,44 +31,80 @@ def borrow(call: ModelCall, draft_ids: Tensor | None) -> Borrowed:
     if size is None:
         raise TargetMismatch("the target's features were not found")
     embedding = torch.cat([call.embed(ids) for ids in torch.split(torch.arange(call.vocab_size, device=call.device), 8192)])
-    rows = call.head(torch.eye(size, dtype=call.dtype, device=call.device)).T
+    eye = torch.eye(size, dtype=call.dtype, device=call.device)
+    rows = call.head(eye).T
     if float(call.head(torch.zeros(1, size, dtype=call.dtype, device=call.device)).abs().max()) > 0:
         raise TargetMismatch("the target's LM head has a bias, which a head cannot borrow")
+    if not torch.allclose(call.head(LARGE * eye[:1]).T, LARGE * rows[:, :1], rtol=1e-2):
+        raise TargetMismatch("the target caps its logits, so that its LM head is no matrix that a head could borrow")
     rows = rows if draft_ids is None else rows[draft_ids]
     return Borrowed(embedding.clone(), rows.clone(), draft_ids)
 
 
 def head_config(spec: HeadSpec, target: Any, embedding: Tensor, data: FeatureSet) -> HeadConfig:
-    """Sizes of the target's config where the spec names none; inputs scaled to a root mean square of 1."""
+    """Sizes of the target's config where the spec names none; inputs scaled to a root mean square of 1. Raises SpecError."""
     counts = data.token_counts(target.vocab_size).clamp_max(1000).float()
     weights = counts / counts.sum()
     rms = float((embedding.float().square().mean(-1).cpu() * weights).sum().sqrt())
-    return HeadConfig(
-        hidden_size=target.hidden_size,
-        intermediate_size=spec.intermediate_size or target.intermediate_size,
-        num_attention_heads=spec.num_attention_heads or target.num_attention_heads,
-        num_key_value_heads=spec.num_key_value_heads or target.num_key_value_heads,
-        head_dim=getattr(target, "head_dim", None) or target.hidden_size // target.num_attention_heads,
-        vocab_size=target.vocab_size,
-        draft_vocab_size=spec.draft_vocab_size,
-        rms_norm_eps=target.rms_norm_eps,
-        rope_theta=spec.rope_theta,
-        fc_bias=spec.fc_bias,
-        inputs=spec.inputs,
-        embedding_scale=1.0 / rms,
-        feature_scale=1.0 / data.feature_rms(),
-        layers=spec.layers,
-        own_lm_head=spec.train_lm_head or bool(spec.layers),
-    )
+    sizes = {
+        "hidden_size": target.hidden_size,
+        "intermediate_size": spec.intermediate_size or target.intermediate_size,
+        "num_attention_heads": spec.num_attention_heads or target.num_attention_heads,
+        "num_key_value_heads": spec.num_key_value_heads or target.num_key_value_heads,
+        "head_dim": getattr(target, "head_dim", None) or target.hidden_size // target.num_attention_heads,
+        "vocab_size": target.vocab_size,
+        "draft_vocab_size": spec.draft_vocab_size,
+        "rms_norm_eps": target.rms_norm_eps,
+        "rope_theta": spec.rope_theta,
+        "fc_bias": spec.fc_bias,
+        "inputs": spec.inputs,
+        "embedding_scale": 1.0 / rms,
+        "feature_scale": 1.0 / data.feature_rms(),
+        "layers": spec.layers,
+        "own_lm_head": bool(spec.train_lm_head or spec.layers),
+    }
+    try:
+        return HeadConfig(**sizes)
+    except ValidationError as error:
+        raise SpecError("head: " + "; ".join(fault["msg"] for fault in error.errors())) from error
 
 
 def draft_ids(spec: HeadSpec, counts: Tensor) -> Tensor | None:
-    """The reduced vocabulary, or None for all tokens. counts: [vocab] of what assistants said."""
-    return None if spec.draft_vocab_size is None else draft_vocabulary(counts, spec.draft_vocab_size)
+    """The reduced vocabulary, or None for all tokens. counts: [vocab] of what assistants said.
+
+    Where fewer tokens than wanted were ever said, the lowest other ids fill it up, with a SpecdecWarning. Raises SpecError for
+    more tokens than there are.
+    """
+    size = spec.draft_vocab_size
+    if size is None:
+        return None
+    if size > len(counts):
+        raise SpecError(f"head.draft_vocab_size: {size} of {len(counts)} tokens; null drafts all of them")
+    said = int((counts > 0).sum())
+    if said < size:
+        message = f"only {said} tokens occur in answers; head.draft_vocab_size: {size} is filled up with others"
+        warnings.warn(message, SpecdecWarning, stacklevel=2)
+    return draft_vocabulary(counts, size)
+
+
+def fused_layers(spec: HeadSpec, num_layers: int) -> tuple[int, ...]:
+    """The layers whose inputs the head fuses; none for EAGLE-1. Unset: those of published heads. Raises SpecError.
+
+    *Source: arXiv 2503.01840, published code.*
+    """
+    if spec.kind == "eagle":
+        return ()
+    layers = spec.layers or (2, num_layers // 2, num_layers - 3)
+    if len(set(layers)) < len(layers) or not all(0 <= layer <= num_layers for layer in layers):
+        raise SpecError(
+            f"head.layers: {list(layers)} for a target of {num_layers} layers; "
+            f"different numbers from 0 to {num_layers} would work"
+        )
+    return layers
 
 
 def fresh_head(config: HeadConfig, lm_head: Tensor, seed: int) -> EagleHead | EagleHead3:
-    """Random weights of a seed; an EAGLE-1 head starts by repeating the feature, an EAGLE-3 one from the target's LM head."""
+    """Random weights of a seed; an EAGLE-1 head starts by repeating the feature, an own LM head as the target's rows."""
     coins = torch.Generator().manual_seed(seed)
     head: EagleHead | EagleHead3 = EagleHead3(config) if config.layers else EagleHead(config)
     with torch.no_grad():
@@ -73,8 +114,8 @@ def fresh_head(config: HeadConfig, lm_head: Tensor, seed: int) -> EagleHead | Ea
                 module.weight.normal_(0.0, BRANCH_STD if branch else WEIGHT_STD, generator=coins)
                 if module.bias is not None:
                     module.bias.zero_()
-        if isinstance(head, EagleHead3):
+        if head.lm_head is not None:
             head.lm_head.weight.copy_(lm_head)
-        elif config.inputs.has_feature:
+        if isinstance(head, EagleHead) and config.inputs.has_feature:
             head.fc.weight[:, -config.hidden_size :].copy_(torch.eye(config.hidden_size) / config.feature_scale)
     return head

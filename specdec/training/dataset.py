@@ -14,7 +14,6 @@ from specdec.training.features import length_batches, read_shard
 
 COLUMNS = ("token_ids", "spoken", "features", "top_ids", "top_logits")
 
-
 OWN_AGREEMENT = 0.9
 """Below 1: the target scored text in another batch, in bfloat16, than the one that wrote it."""
 
@@ -23,13 +22,15 @@ OWN_AGREEMENT = 0.9
 class Batch:
     """Conversations padded on the right.
 
-    token_ids, judged, real: [conversations, width]; judged: the target's distribution there is about a word of the assistant.
+    token_ids, judged, real: [conversations, width]; judged: the target's distribution there is about a word of the assistant;
+    real: no padding.
     features: [conversations, width, hidden]; inputs: what the head is fed, the same or [.., layers, hidden].
     top_ids, top_logits: [conversations, width, k].
     """
 
     token_ids: Tensor
     judged: Tensor
+    real: Tensor
     features: Tensor
     inputs: Tensor
     top_ids: Tensor
@@ -87,13 +88,15 @@ class FeatureSet:
 
     def load(self, places: Sequence[int]) -> Batch:
         """The conversations at these places, padded to the longest."""
-        width = max(self._where[place][2] for place in places)
+        lengths = torch.tensor([self._where[place][2] for place in places])
+        width = int(lengths.max())
         padded = {name: self._padded(name, places, width) for name in (*COLUMNS, *{self._inputs} - {"features"})}
         spoken = padded["spoken"].bool()
         judged = torch.cat((spoken[:, 1:], torch.zeros_like(spoken[:, :1])), dim=1)
         return Batch(
             token_ids=padded["token_ids"].long(),
             judged=judged,
+            real=torch.arange(width) < lengths[:, None],
             features=padded["features"],
             inputs=padded[self._inputs],
             top_ids=padded["top_ids"],

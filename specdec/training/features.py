@@ -5,6 +5,7 @@ A shard is a safetensors file with the conversations end to end: `token_ids`, `s
 `top_ids`, `top_logits` (float16) and the log of the whole sum `log_normalizer` (float32).
 """
 
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -20,6 +21,8 @@ from specdec.targets.model_call import ModelCall
 from specdec.training.conversations import Conversation
 
 BYTES_PER_VALUE = 2
+FEW_VALUES = 16
+
 ROWS_PER_HEAD = 32
 """Rows of logits at once: few enough to stay in a processor's cache."""
 
@@ -49,7 +52,7 @@ def write_shard(call: ModelCall, conversations: Sequence[Conversation], plan: Fe
     shard["lengths"] = torch.tensor([len(c.token_ids) for c in conversations], dtype=torch.int32)
     scratch = path.with_suffix(".partial")
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_file(shard, scratch, metadata={"plan": json.dumps(asdict(plan))})
+    save_file(shard, scratch, metadata={"plan": json.dumps(asdict(plan)), "target": fingerprint(call)})
     scratch.rename(path)
 
 
@@ -69,6 +72,33 @@ def read_shard(path: Path, names: Sequence[str] | None = None) -> dict[str, Tens
     """The tensors of a shard, memory-mapped; only those named."""
     with safe_open(path, framework="pt") as file:
         return {name: file.get_tensor(name) for name in (file.keys() if names is None else names)}
+
+
+def shard_fault(path: Path, plan: FeaturePlan, hidden_size: int | None, target: str) -> str | None:
+    """Why a shard does not serve this plan and target (its `fingerprint`); None: it does.
+
+    It may hold more layers than an EAGLE-1 head needs.
+    """
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata() or {}
+        size = file.get_slice("features").get_shape()[1]
+    made = json.loads(metadata["plan"])
+    if plan.layers and list(plan.layers) != made["layers"]:
+        return f"it holds the inputs of layers {made['layers']}, wanted are {list(plan.layers)}"
+    if made["top_k"] != plan.top_k:
+        return f"it holds {made['top_k']} soft labels a token, wanted are {plan.top_k} (data.top_k)"
+    if size != hidden_size or metadata.get("target", target) != target:
+        return "it was computed by another target, or in another dtype"
+    return None
+
+
+def fingerprint(call: ModelCall) -> str:
+    """Tells a target's weights from others', by a few values of each tensor."""
+    digest = hashlib.sha256()
+    for name, parameter in call.model.named_parameters():
+        few = parameter.detach().flatten()[:FEW_VALUES].double().cpu()
+        digest.update(f"{name}:{tuple(parameter.shape)}:{few.tolist()}".encode())
+    return digest.hexdigest()
 
 
 def _forward(call: ModelCall, batch: Sequence[Conversation], plan: FeaturePlan) -> list[dict[str, Tensor]]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specdec.errors import NumericsError
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
 from specdec.training.dataset import Batch, FeatureSet
@@ -30,6 +31,7 @@ class Trainer:
     """A run that can stop at any step and go on as if it had not.
 
     Its whole state is in the checkpoint: weights, optimisers, epoch and place in it, the shards of the epoch, and counters.
+    shards: those of an epoch; where they are others than before, they are put down before they are learnt from.
     """
 
     def __init__(
@@ -37,7 +39,7 @@ class Trainer:
         spec: TrainingSpec,
         head: EagleHead | EagleHead3,
         borrowed: Borrowed,
-        shards: Callable[[], list[Path]],
+        shards: Callable[[int], list[Path]],
         held_out: FeatureSet,
         report: Callable[[dict[str, Any]], None],
         processes: Processes = ALONE,
@@ -52,6 +54,7 @@ class Trainer:
         self.seconds = 0.0
         self.best_tau = 0.0
         self.epoch_shards: list[Path] = []
+        self._last_shards: list[Path] = []
         self.row_of_id = rows_of_ids(borrowed)
 
     @property
@@ -67,7 +70,7 @@ class Trainer:
         last = None if stop_after is None else self.step + stop_after
         while self.progress < 1.0:
             if not self.epoch_shards:
-                self.epoch_shards = self._shards()
+                self._begin_epoch()
             data = FeatureSet(self.epoch_shards, layers=bool(self.head.config.layers))
             order = torch.Generator().manual_seed(self.spec.seed * 1_000_003 + self.epoch)
             batches = data.batches(self.spec.tokens_per_batch, order)
@@ -80,6 +83,12 @@ class Trainer:
                 self.epoch, self.place, self.epoch_shards = self.epoch + 1, 0, []
         self._validate()
         self.save()
+
+    def _begin_epoch(self) -> None:
+        self.epoch_shards = self._shards(self.epoch)
+        if self.epoch_shards != self._last_shards:
+            self.save()
+        self._last_shards = self.epoch_shards
 
     def _one(self, stored: Batch) -> None:
         started = time.monotonic()
@@ -97,20 +106,22 @@ class Trainer:
                 self.borrowed,
                 self.row_of_id,
                 batch,
-                losses=self.spec.losses,
+                losses=self.spec.loss_weights,
                 steps=steps,
                 noise=draw_noise(self.spec.noise, batch, coins),
+                processes=self.processes,
             )
         norm = None if loss is None else self._update(loss.total)
-        self.step, self.place, self.tokens = self.step + 1, self.place + self.processes.count, self.tokens + batch.tokens
-        took = time.monotonic() - started
+        tokens = self.processes.total(batch.tokens, batch.token_ids.device)
+        self.step, self.place, self.tokens = self.step + 1, self.place + self.processes.count, self.tokens + tokens
+        took = self.processes.mean(time.monotonic() - started, batch.token_ids.device)
         self.seconds += took
         self.on_step()
         if loss is not None and norm is not None and self.step % LOG_EVERY == 0:
             self.report({
                 "step": self.step, "epoch": self.epoch, "tokens": self.tokens, "seconds": round(self.seconds, 1),
                 "loss": float(loss.total.detach()), "regression": loss.regression, "cross_entropy": loss.cross_entropy,
-                "accuracy": loss.accuracy, "norm": norm, "share": share, "tokens_per_second": batch.tokens / took,
+                "accuracy": loss.accuracy, "norm": norm, "share": share, "tokens_per_second": tokens / took,
                 "unroll": steps, "skipped": self.skipped,
             })  # fmt: skip
         if self.step % self.spec.validate_every == 0:
@@ -128,7 +139,9 @@ class Trainer:
         if not bool(torch.isfinite(norm)):
             self.skipped += 1
             if self.skipped > BAD_STEPS_ALLOWED:
-                raise FloatingPointError(f"step {self.step}: {self.skipped} losses or gradients were not finite")
+                raise NumericsError(
+                    f"step {self.step}: {self.skipped} losses or gradients were not finite; a lower learning rate would work"
+                )
             return None
         for optimizer in self.optimizers:
             optimizer.step()
@@ -167,12 +180,13 @@ class Trainer:
             "head": self.head.state_dict(), "optimizers": [o.state_dict() for o in self.optimizers],
             "counters": {name: getattr(self, name) for name in COUNTERS},
             "epoch_shards": [str(path) for path in self.epoch_shards], "draft_ids": self.borrowed.draft_ids,
+            "spec": self.spec.model_dump(mode="json"),
         }  # fmt: skip
         torch.save(state, path.with_suffix(".partial"))
         path.with_suffix(".partial").rename(path)
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint's contents."""
+        """Go on from a checkpoint's contents; shards whose folder has moved are found in the spec's."""
         self.head.load_state_dict(state["head"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             peaks = [group["peak"] for group in optimizer.param_groups]
@@ -181,7 +195,9 @@ class Trainer:
                 group["peak"] = peak
         for name in COUNTERS:
             setattr(self, name, state["counters"][name])
-        self.epoch_shards = [Path(path) for path in state["epoch_shards"]]
+        paths = [Path(path) for path in state["epoch_shards"]]
+        self.epoch_shards = [path if path.is_file() else self.spec.features / path.name for path in paths]
+        self._last_shards = self.epoch_shards
 
 
 def _no_one_watches() -> None:

@@ -36,6 +36,17 @@ class Processes:
         """Of a count."""
         return count if self._accelerator is None else int(self.sum(torch.tensor([count], device=device)))
 
+    def mean(self, value: float, device: torch.device) -> float:
+        """Of a number that differs from process to process, such as the time that a step took."""
+        if self._accelerator is None:
+            return value
+        return float(self.sum(torch.tensor([value], dtype=torch.float64, device=device))) / self.count
+
+    def wait(self) -> None:
+        """Until all processes are here."""
+        if self._accelerator is not None:
+            self._accelerator.wait_for_everyone()
+
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """In place; a process without a loss adds zeros."""
         if self._accelerator is None:

@@ -25,9 +25,12 @@ def read_training_spec(path: Path, settings: tuple[str, ...] = ()) -> TrainingSp
 
 
 def _beside(spec: TrainingSpec, folder: Path) -> TrainingSpec:
-    """Relative paths counted from `folder`."""
+    """Relative paths counted from `folder`; a model that is no folder there is a hub id."""
     sources = {n: s.model_copy(update={"path": folder / s.path.expanduser()}) for n, s in spec.data.sources.items()}
+    model = spec.target.model
+    beside = None if model is None else folder / Path(model).expanduser()
     changes: dict[str, Any] = {
+        "target": spec.target.model_copy(update={"model": str(beside) if beside is not None and beside.is_dir() else model}),
         "data": spec.data.model_copy(update={"sources": sources}),
         "features": folder / spec.features.expanduser(),
         "output": folder / spec.output.expanduser(),

@@ -1,7 +1,7 @@
 """What `specdec train` reads: one YAML file says everything that a run depends on."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -12,6 +12,25 @@ class Section(BaseModel):
     """A part of a training spec; unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TargetSpec(Section):
+    """The model that the head drafts for."""
+
+    use: Annotated[Literal["builtin", "huggingface"], Field(description="the embedded model, or one of transformers")]
+    model: Annotated[str | None, Field(min_length=1, description="huggingface: a folder with a config.json, or a hub id")] = (
+        None
+    )
+    dtype: Annotated[Literal["float32", "bfloat16", "float16"], Field(description="in which it computes features")] = "bfloat16"
+    device: Annotated[str, Field(description="of target and head: cpu, cuda, ...; auto: a GPU if there is one")] = "auto"
+    revision: Annotated[str | None, Field(description="branch, tag or commit of a hub repository")] = None
+    trust_remote_code: Annotated[bool, Field(description="run the model code that the repository brings")] = False
+
+    @model_validator(mode="after")
+    def _named(self) -> "TargetSpec":
+        if (self.use == "huggingface") != (self.model is not None):
+            raise ValueError("a huggingface target needs a model, and the builtin one takes none")
+        return self
 
 
 class SourceSpec(Section):
@@ -36,6 +55,12 @@ class DataSpec(Section):
     first_tokens: Annotated[int | None, Field(ge=1, description="features before the first step; null: all")] = None
     tokens_per_epoch: Annotated[int, Field(ge=0, description="features added before each later epoch")] = 0
 
+    @model_validator(mode="after")
+    def _validates_on_a_source(self) -> "DataSpec":
+        if self.validate_on not in self.sources:
+            raise ValueError(f"validate_on: no source is called '{self.validate_on}'; there are {', '.join(self.sources)}")
+        return self
+
 
 class HeadSpec(Section):
     """The shape of the head; sizes that are not given are the target's."""
@@ -46,10 +71,30 @@ class HeadSpec(Section):
     num_attention_heads: Annotated[int | None, Field(ge=1)] = None
     num_key_value_heads: Annotated[int | None, Field(ge=1)] = None
     fc_bias: bool = False
-    layers: Annotated[tuple[int, ...], Field(description="EAGLE-3: layers whose inputs are fused")] = ()
+    layers: Annotated[
+        tuple[Annotated[int, Field(ge=0)], ...],
+        Field(description="EAGLE-3: layers whose inputs are fused; unset: [2, L // 2, L - 3] of L layers, as published heads"),
+    ] = ()
     draft_vocab_size: Annotated[int | None, Field(ge=1, description="most frequent tokens; null: all")] = 8192
-    train_lm_head: Annotated[bool, Field(description="the LM head starts as the target's rows and is trained")] = False
+    train_lm_head: Annotated[
+        bool | None,
+        Field(description="the LM head starts as the target's rows and is trained; unset: for EAGLE-3, which has its own"),
+    ] = None
     rope_theta: Annotated[float, Field(gt=0)] = 10000.0
+
+    @model_validator(mode="after")
+    def _of_its_kind(self) -> "HeadSpec":
+        if self.kind == "eagle":
+            if self.layers:
+                raise ValueError("layers: an EAGLE-1 head fuses none; kind: eagle3 would work")
+            return self
+        if self.inputs is not Inputs.FEATURE_AND_SHIFTED_TOKEN:
+            raise ValueError(f"inputs: EAGLE-3 takes features and shifted tokens, got '{self.inputs}'")
+        if self.fc_bias:
+            raise ValueError("fc_bias: the projection of EAGLE-3 has no bias")
+        if self.train_lm_head is False:
+            raise ValueError("train_lm_head: EAGLE-3 always trains an LM head of its own")
+        return self
 
 
 class LossSpec(Section):
@@ -58,6 +103,9 @@ class LossSpec(Section):
     regression: Annotated[float, Field(ge=0, description="of the smooth-L1 distance of features")] = 1.0
     cross_entropy: Annotated[float, Field(ge=0, description="of the soft-label cross-entropy")] = 0.1
     step_decay: Annotated[float, Field(gt=0, le=1, description="step s of the unroll weighs this to the power s")] = 0.8
+
+
+PUBLISHED_LOSSES = {"eagle": LossSpec(), "eagle3": LossSpec(regression=0.0, cross_entropy=1.0)}
 
 
 class NoiseSpec(Section):
@@ -81,8 +129,10 @@ class OptimizerSpec(Section):
     use: Literal["adamw", "muon"] = "adamw"
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
     muon_learning_rate: Annotated[float, Field(gt=0, description="of matrices, under muon")] = 0.01
-    betas: tuple[float, float] = (0.9, 0.95)
-    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    betas: Annotated[
+        tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]], Field(description="of AdamW")
+    ] = (0.9, 0.95)
+    weight_decay: Annotated[float, Field(ge=0, description="of matrices, the LM head left out")] = 0.01
     clip_norm: Annotated[float, Field(gt=0, description="largest norm of the whole gradient")] = 0.5
     warmup: Annotated[float, Field(ge=0, le=1, description="share of the budget")] = 0.02
     final_share: Annotated[float, Field(ge=0, le=1, description="of the peak, that the cosine ends at")] = 0.02
@@ -105,12 +155,12 @@ class TrainingSpec(Section):
     """A whole training run."""
 
     name: Annotated[str, Field(min_length=1)]
-    target: Annotated[dict[str, Any], Field(description="as in a strategy: {use: builtin}")]
+    target: TargetSpec
     features: Annotated[Path, Field(description="folder of feature shards; may serve several runs")]
     output: Annotated[Path, Field(description="folder of checkpoints, log and head")]
     data: DataSpec
     head: HeadSpec = HeadSpec()
-    losses: LossSpec = LossSpec()
+    losses: Annotated[LossSpec | None, Field(description="unset: as published for the kind of head")] = None
     noise: NoiseSpec = NoiseSpec()
     steps: StepsSpec = StepsSpec()
     optimizer: OptimizerSpec = OptimizerSpec()
@@ -121,3 +171,16 @@ class TrainingSpec(Section):
     checkpoint_every: Annotated[int, Field(ge=1, description="steps")] = 100
     seed: Annotated[int, Field(ge=0, description="of weights, order and noise")] = 0
     data_seed: Annotated[int, Field(ge=0, description="of the order in which conversations become shards")] = 0
+
+    @property
+    def loss_weights(self) -> LossSpec:
+        """The losses given, else the published ones."""
+        return PUBLISHED_LOSSES[self.head.kind] if self.losses is None else self.losses
+
+    @model_validator(mode="after")
+    def _losses_of_the_kind(self) -> "TrainingSpec":
+        if self.head.kind == "eagle3" and self.loss_weights.regression:
+            raise ValueError(
+                "losses: EAGLE-3 predicts no feature; {regression: 0, cross_entropy: 1} would work, or no losses at all"
+            )
+        return self

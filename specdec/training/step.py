@@ -11,8 +11,8 @@ from specdec.training.dataset import Batch
 from specdec.training.losses import feature_regression, soft_cross_entropy, soft_labels
 from specdec.training.processes import Processes
 from specdec.training.spec import LossSpec, NoiseSpec
-from specdec.training.unroll import unroll
-from specdec.training.validation import Borrowed
+from specdec.training.unroll import paired_tokens, unroll
+from specdec.training.validation import Borrowed, lm_head_rows
 
 PUBLISHED_LENGTH = 512
 ALONE = Processes()
@@ -45,9 +45,9 @@ def batch_loss(
     noise: added to the input features. processes: sums are divided by the rows of all of them, so that gradients add up.
     """
     judged = batch.judged[:, 1:]
-    embeddings = borrowed.embedding[batch.token_ids[:, 1:]]
+    embeddings = borrowed.embedding[paired_tokens(batch.token_ids, head.config.inputs)]
     inputs = batch.inputs[:, :-1] if noise is None else batch.inputs[:, :-1] + noise
-    lm_head = head.lm_head.weight if isinstance(head, EagleHead3) else borrowed.lm_head
+    lm_head = lm_head_rows(head, borrowed)
     total, regression, cross_entropy, accuracy = inputs.new_zeros((), dtype=torch.float32), 0.0, 0.0, list[float]()
     first_rows = int(judged.sum())
     for step, hidden in enumerate(unroll(head, embeddings, inputs, steps)):
@@ -71,9 +71,15 @@ def batch_loss(
 
 
 def draw_noise(spec: NoiseSpec, batch: Batch, coins: torch.Generator) -> Tensor | None:
-    """Uniform noise for the input features, or None. *Source: arXiv 2401.15077, appendix A.2; scaled as in its code.*"""
+    """Uniform noise for the input features, or None.
+
+    *Source: arXiv 2401.15077, appendix A.2; scaled by each conversation's own length as in its code.*
+    """
     if not spec.width:
         return None
     shape = batch.inputs[:, :-1].shape
     noise = torch.empty(shape).uniform_(-spec.width / 2, spec.width / 2, generator=coins).to(batch.inputs)
-    return noise * (PUBLISHED_LENGTH / batch.token_ids.shape[1]) if spec.by_length else noise
+    if not spec.by_length:
+        return noise
+    scale = PUBLISHED_LENGTH / batch.real.sum(1).clamp_min(1)
+    return noise * scale.to(noise).view(-1, *[1] * (noise.dim() - 1))

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from torch import Tensor
 
 from specdec.errors import SpecError
 from specdec.targets.model_call import ModelCall
 from specdec.training.conversations import Conversation, encode, is_held_out, read_messages, shuffled
 from specdec.training.dataset import spoken_counts
-from specdec.training.features import FeaturePlan, read_shard, write_shard
+from specdec.training.features import FeaturePlan, fingerprint, read_shard, shard_fault, write_shard
 from specdec.training.spec import DataSpec
 
 
@@ -33,10 +34,9 @@ class PlannedShard:
         return sum(len(c.token_ids) for c in self.conversations)
 
     @property
-    def is_there(self) -> bool:
-        """Whether the file holds these very conversations; what belongs to a source that has changed is computed anew."""
-        token_ids = [token for c in self.conversations for token in c.token_ids]
-        return self.path.is_file() and read_shard(self.path, ("token_ids",))["token_ids"].tolist() == token_ids
+    def token_ids(self) -> list[int]:
+        """Of all its conversations, end to end."""
+        return [token for c in self.conversations for token in c.token_ids]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,7 @@ class FeatureStore:
 
     def __init__(self, folder: Path, data: DataSpec, tokenizer: Any, call: ModelCall, plan: FeaturePlan, seed: int) -> None:
         self.folder, self.data, self._call, self._plan = folder, data, call, plan
+        self._target = fingerprint(call)
         self._tokens_per_second: float | None = None
         self._planned: dict[str, list[PlannedShard]] = {}
         for name, source in data.sources.items():
@@ -76,7 +77,12 @@ class FeatureStore:
 
     def present(self, part: str) -> list[Path]:
         """The finished shards of a part, in order."""
-        return [shard.path for shard in self._of(part) if shard.is_there]
+        return [shard.path for shard in self._of(part) if self._is_there(shard)]
+
+    @property
+    def ready_tokens(self) -> int:
+        """Of the finished shards to learn from, each counted once."""
+        return sum(shard.tokens for name in self.data.sources for shard in self._of(name) if self._is_there(shard))
 
     def training_shards(self) -> list[Path]:
         """The finished shards to learn from; those of a source that is to be repeated occur as often."""
@@ -100,6 +106,14 @@ class FeatureStore:
             written += shard.tokens
         return written
 
+    def grow(self, epoch: int) -> None:
+        """Write features up to what an epoch is to have, so that to ask again adds nothing."""
+        first, parts = self.data.first_tokens, list(self.data.sources)
+        if first is None:
+            self.write(parts)
+        elif (missing := first + epoch * self.data.tokens_per_epoch - self.ready_tokens) > 0:
+            self.write(parts, missing)
+
     def counts(self, vocab_size: int) -> Tensor:
         """[vocab] how often the assistant says each token in all that is to be learnt from, repeats counted."""
         repeated: Mapping[str, int] = {name: source.repeat for name, source in self.data.sources.items()}
@@ -108,7 +122,24 @@ class FeatureStore:
         return sum(counted[1:], start=counted[0])
 
     def _missing(self, parts: Sequence[str]) -> list[PlannedShard]:
-        return [shard for part in parts for shard in self._of(part) if not shard.is_there]
+        return [shard for part in parts for shard in self._of(part) if not self._is_there(shard)]
+
+    def _is_there(self, shard: PlannedShard) -> bool:
+        """Whether the file holds these very conversations; what belongs to a source that has changed is computed anew.
+
+        Raises SpecError for the right conversations with features of another plan or target: they are not overwritten.
+        """
+        if not shard.path.is_file():
+            return False
+        try:
+            if read_shard(shard.path, ("token_ids",))["token_ids"].tolist() != shard.token_ids:
+                return False
+            fault = shard_fault(shard.path, self._plan, self._call.hidden_size, self._target)
+        except SafetensorError:
+            return False
+        if fault is not None:
+            raise SpecError(f"{shard.path} does not serve this run: {fault}; another folder of features would work")
+        return True
 
     def _of(self, part: str) -> list[PlannedShard]:
         if part not in self._planned:

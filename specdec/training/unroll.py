@@ -1,8 +1,9 @@
 """Training-time test: the steps of drafting, all positions at once, on the head's own predictions.
 
-Row i pairs feature i with token i + 1 and predicts feature i + 1. In step s its feature is the head's own prediction, made
-in step s - 1 by row i - 1; it sees the pairs of true features up to row i - s, and along the draft that led to it one pair
-of each step between. So row i of step s is a draft of depth s + 1 that began after token i - s + 1.
+Row i pairs feature i with token i + 1 (unshifted: token i) and predicts feature i + 1. In step s its feature is the head's own
+prediction, made in step s - 1 by row i - 1, and its token still the text's; it sees the pairs of true features up to row i - s,
+and along the draft that led to it one pair of each step between. So row i of step s is a draft of depth s + 1 that began after
+token i - s + 1.
 *Source: arXiv 2503.01840, section 3.2; for EAGLE-1 heads the same, with its feature pairs.*
 """
 
@@ -11,14 +12,20 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from specdec.heads.config import Inputs
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
+
+
+def paired_tokens(token_ids: Tensor, inputs: Inputs) -> Tensor:
+    """The tokens [conversations, rows] that go with all features but the last, as drafting pairs them."""
+    return token_ids[:, 1:] if inputs.is_shifted else token_ids[:, :-1]
 
 
 def unroll(head: EagleHead | EagleHead3, embeddings: Tensor, features: Tensor, steps: int) -> Iterator[Tensor]:
     """Per step the head's hidden states [conversations, rows, hidden]; row i is meaningful from step i on backwards (i >= s).
 
-    embeddings: [conversations, rows, hidden] of the tokens one ahead. features: [conversations, rows, ...].
+    embeddings: [conversations, rows, hidden] of `paired_tokens`. features: [conversations, rows, ...].
     """
     rows = features.shape[1]
     positions = torch.arange(rows, device=features.device)[None]

@@ -9,18 +9,25 @@ from torch import Tensor
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
 from specdec.training.dataset import Batch
-from specdec.training.unroll import unroll
+from specdec.training.unroll import paired_tokens, unroll
 
 DEPTH = 5
 
 
 @dataclass(frozen=True, slots=True)
 class ChainAcceptance:
-    """alpha[n]: accepted / tested drafts at depth n + 1. tau: tokens per cycle of a chain of `DEPTH`. positions: tested."""
+    """alpha[n]: accepted / tested drafts at depth n + 1. tau: tokens per cycle of a chain of `DEPTH`. positions: tested.
+
+    tested, accepted (by depth), cycles and committed are the counts that these come from, for pooling.
+    """
 
     alpha: tuple[float, ...]
     tau: float
     positions: int
+    tested: tuple[int, ...] = ()
+    accepted: tuple[int, ...] = ()
+    cycles: int = 0
+    committed: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,6 +48,11 @@ def rows_of_ids(borrowed: Borrowed) -> Tensor:
         rows = torch.full_like(rows, -1)
         rows[ids] = torch.arange(len(ids), device=device)
     return rows
+
+
+def lm_head_rows(head: EagleHead | EagleHead3, borrowed: Borrowed) -> Tensor:
+    """[drafts, hidden] the head's own LM head, or the borrowed rows."""
+    return borrowed.lm_head if head.lm_head is None else head.lm_head.weight
 
 
 @torch.no_grad()
@@ -69,15 +81,16 @@ def chain_acceptance(head: EagleHead | EagleHead3, borrowed: Borrowed, batches: 
                 cycles, committed = cycles + 1, committed + min(length + 1, end - here)
                 here += length + 1
     alpha = tuple(a / t if t else 0.0 for a, t in zip(accepted, tested, strict=True))
-    return ChainAcceptance(alpha, committed / max(cycles, 1), sum(tested))
+    tau = committed / max(cycles, 1)
+    return ChainAcceptance(alpha, tau, sum(tested), tuple(tested), tuple(accepted), cycles, committed)
 
 
 def _right(head: EagleHead | EagleHead3, borrowed: Borrowed, batch: Batch) -> list[list[list[bool]]]:
     """[conversation][step][row]: whether that draft is the token two ahead of the row's feature."""
-    embeddings = borrowed.embedding[batch.token_ids[:, 1:]]
+    embeddings = borrowed.embedding[paired_tokens(batch.token_ids, head.config.inputs)]
     truth = batch.token_ids[:, 2:]
     by_step = []
-    lm_head = head.lm_head.weight.to(borrowed.lm_head.dtype) if isinstance(head, EagleHead3) else borrowed.lm_head
+    lm_head = lm_head_rows(head, borrowed).to(borrowed.lm_head.dtype)
     for hidden in unroll(head, embeddings, batch.inputs[:, :-1], DEPTH):
         states = head.readout(hidden[:, :-1]).to(lm_head.dtype)
         drafts = torch.cat([(part @ lm_head.T).argmax(-1) for part in torch.split(states, 1)])

@@ -40,6 +40,7 @@ KINDS = {
     "eagle, unshifted": {"inputs": Inputs.FEATURE_AND_UNSHIFTED_TOKEN},
     "eagle, feature": {"inputs": Inputs.FEATURE},
     "eagle, token": {"inputs": Inputs.TOKEN},
+    "eagle, own": {"own_lm_head": True, "draft_vocab_size": 20},
     "eagle, reduced": {"draft_vocab_size": 20, "embedding_scale": 2.0, "feature_scale": 0.5, "fc_bias": False},
     "eagle3": {"layers": LAYERS, "draft_vocab_size": 20, "own_lm_head": True},
     "eagle3, whole": {"layers": (0, 2), "own_lm_head": True},
@@ -65,7 +66,7 @@ def tiny_head(dtype=torch.float64, **changes) -> HeadCheckpoint:
             parameter.data = parameter.data.to(dtype)
     head.eval().requires_grad_(False)
     ids = None if config.draft_vocab_size is None else torch.arange(config.draft_vocab_size) * 2 + 1
-    return HeadCheckpoint(head, ids, None, head.lm_head.weight if config.layers else None)
+    return HeadCheckpoint(head, ids, None, None if head.lm_head is None else head.lm_head.weight)
 
 
 @pytest.fixture(scope="session")

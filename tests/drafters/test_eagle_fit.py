@@ -221,7 +221,7 @@ def test_b68_a_heads_own_lm_head_and_embeddings_are_used_and_the_targets_left_al
     checkpoint = HeadCheckpoint(head, None, table, own)
     states, ids = torch.randn(2, 32), torch.tensor([3, 47])
     device = target.facts.device
-    assert torch.equal(readout(checkpoint, target, device)(states), states @ own.T)
+    torch.testing.assert_close(readout(checkpoint, target, device)(states), states @ own.T)
     assert torch.equal(embeddings(checkpoint, target, torch.float32, device)(ids), table[ids])
     assert torch.equal(target.embed(torch.arange(48)), before)
 

@@ -199,13 +199,18 @@ class Recorder:
         embeddings, hidden, positions = args
         text = [*self.life.texts[0], 0]
         states = self.life.twin.hidden(text)
-        features = states.last if states.last is not None else self.life.twin.head.entry(states.layers[None])[0]
+        if states.last is None and states.layers is None:
+            features = torch.zeros(len(text), hidden.shape[-1], dtype=hidden.dtype)
+            self.outputs = [(place, torch.zeros_like(state)) for place, state in self.outputs] or [(0, features[0])]
+        else:
+            features = states.last if states.last is not None else self.life.twin.head.entry(states.layers[None])[0]
         for embedding, feature, position in zip(embeddings[0], hidden[0], positions[0].tolist(), strict=True):
             token = int((self.table - embedding).abs().sum(-1).argmin())
             distances = (features - feature).abs().sum(-1)
             index = int(distances.argmin())
             if distances[index] > 1e-4:
-                index = next(-1 - place for place, output in self.outputs if torch.allclose(output, feature, atol=1e-9))
+                matches = (-1 - place for place, output in self.outputs if torch.allclose(output, feature, atol=1e-9))
+                index = next(matches, None)
             self.triples.append((index, token, position))
 
     def after(self, _, args, output):
@@ -244,14 +249,54 @@ def test_b77_pairs_in_prefill_first_and_later_drafts_are_those_of_training(targe
     assert recorder.take() == [(4, 30, 4), (5, 32, 5), (6, 6, 6)]
 
 
-def test_an_unshifted_pair_holds_the_features_own_token(target_of, drafter_of):
+SHIFTED, UNSHIFTED = [(0, 7, 0), (1, 9, 1), (2, 3, 2)], [(0, 5, 0), (1, 7, 1), (2, 9, 2)]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "prefill", "first", "later", "again"),
+    [
+        (Inputs.FEATURE_AND_SHIFTED_TOKEN, SHIFTED, (3, 8, 3), [(-4, 30, 4), (-5, 31, 5)], [(4, 30, 4), (5, 32, 5), (6, 6, 6)]),
+        (
+            Inputs.FEATURE_AND_UNSHIFTED_TOKEN,
+            UNSHIFTED,
+            (3, 3, 3),
+            [(-4, 8, 4), (-5, 30, 5)],
+            [(4, 8, 4), (5, 30, 5), (6, 32, 6)],
+        ),
+        (Inputs.FEATURE, SHIFTED, (3, None, 3), [(-4, None, 4), (-5, None, 5)], [(4, None, 4), (5, None, 5), (6, None, 6)]),
+        (Inputs.TOKEN, SHIFTED, (None, 8, 3), [(None, 30, 4), (None, 31, 5)], [(None, 30, 4), (None, 32, 5), (None, 6, 6)]),
+    ],
+)
+def test_b77_each_of_the_papers_inputs_is_fed_its_own_pairs_in_prefill_first_and_later_drafts(
+    target_of, drafter_of, inputs, prefill, first, later, again
+):
+    """(feature, token, position), None for what does not enter; negative: the feature that the head predicted at that place."""
     target, text = target_of(), [5, 7, 9, 3, 8]
-    life = Life(target, drafter_of(target, {"inputs": Inputs.FEATURE_AND_UNSHIFTED_TOKEN}), [text])
+    made = drafter_of(target, {"inputs": inputs})
+    life = Life(target, made, [text[:2]])
     recorder = Recorder(life)
+    life.texts = [list(text)]
+    life.session = made[0].open([DraftStart(tuple(text[:-1]), text[-1], life.twin.hidden(text[:-1]))])
+
+    def seen():
+        drop = (not inputs.has_feature, not inputs.has_token)
+        return [(None if drop[0] else f, None if drop[1] else t, p) for f, t, p in recorder.take()]
+
+    def expected(triples):
+        return [(f if inputs.has_feature else None, t if inputs.has_token else None, p) for f, t, p in triples]
+
+    assert seen() == expected(prefill)
     tree = TreeSketch(8, 4)
     life.session.expand([Frontier(tree, (0,))])
+    assert seen() == [first]
     life.session.expand([Frontier(tree, (tree.add(tree.add(0, 30), 31),))])
-    assert recorder.take() == [(3, 3, 3), (-1 - 3, 8, 4), (-1 - 4, 30, 5)]
+    assert seen() == later
+    for handle in recorder.handles:
+        handle.remove()
+    life.commit([[30, 32, 6]])
+    recorder.__init__(life)
+    life.session.expand([Frontier(TreeSketch(6, 7), (0,))])
+    assert seen() == again
 
 
 def test_a_reduced_vocabulary_offers_its_own_tokens_only(target_of, drafter_of):

@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from specdec.errors import CheckpointError
 from specdec.heads.checkpoint import read_head
@@ -348,15 +348,25 @@ def saved(path, config, ids=None):
     return head
 
 
-@pytest.mark.parametrize("layers", [(), (1, 2, 3)])
-def test_what_training_saves_reads_back(tmp_path, layers):
-    config = own_config(layers=layers, draft_vocab_size=DRAFTS, own_lm_head=bool(layers))
+@pytest.mark.parametrize(("layers", "own"), [((), False), ((), True), ((1, 2, 3), True)])
+def test_what_training_saves_reads_back(tmp_path, layers, own):
+    config = own_config(layers=layers, draft_vocab_size=DRAFTS, own_lm_head=own)
     head = saved(tmp_path, config, torch.tensor(KEPT))
     read = read_head(tmp_path)
     assert read.config == config
     assert read.draft_ids.tolist() == KEPT
     state = read.head.state_dict()
     assert all(torch.equal(state[name], tensor.bfloat16()) for name, tensor in head.state_dict().items())
+
+
+def test_b67_an_lm_head_of_ones_own_is_never_the_targets_instead(tmp_path):
+    saved(tmp_path, own_config(own_lm_head=True))
+    assert read_head(tmp_path).lm_head.shape == (VOCAB, HIDDEN)
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["lm_head.weight"]
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"missing: lm_head\.weight"):
+        read_head(tmp_path)
 
 
 def test_b64_our_own_format_needs_its_map_and_takes_any_inputs(tmp_path):
@@ -370,6 +380,8 @@ def test_b64_our_own_format_needs_its_map_and_takes_any_inputs(tmp_path):
 def test_a_name_is_a_folder_a_hub_id_or_the_shipped_head(tmp_path):
     assert locate_head(str(tmp_path), "eagle", download=False) == tmp_path
     assert locate_head("nobody/has-this-head", "eagle", download=False) is None
+    with pytest.raises(CheckpointError, match="no 'medusa' head ships with this version; drafter 'eagle' has one"):
+        locate_head("builtin", "medusa", download=False)
     for nothing in ("no-such-folder", str(tmp_path / "gone"), "a/b/c"):
         with pytest.raises(CheckpointError, match="no such folder"):
             locate_head(nothing, "eagle", download=False)

@@ -1,5 +1,6 @@
 """What other engines read: names, shapes and config as they expect them, and the same drafts after reading back."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from specdec.heads.config import HeadConfig, Inputs
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
 from specdec.heads.export import write_eagle, write_speculators
+from specdec.training.saving import save_head
+from specdec.training.validation import Borrowed
 
 HIDDEN, VOCAB, DRAFTS = 24, 16, 6
 KEPT = [0, 3, 5, 8, 9, 15]
@@ -35,7 +38,7 @@ def checkpoint(*, ids=None, lm_head=None, embedding=None, **changes) -> HeadChec
         for parameter in head.parameters():
             parameter.normal_(0, 0.3)
     head.eval().requires_grad_(False)
-    own = head.lm_head.weight if config.layers else lm_head
+    own = lm_head if head.lm_head is None else head.lm_head.weight
     return HeadCheckpoint(head, None if ids is None else torch.tensor(ids), embedding, own)
 
 
@@ -94,9 +97,12 @@ def test_a_bias_is_written_where_there_is_one_and_zeros_are_not(tmp_path):
 
 
 def test_b68_own_embeddings_and_lm_head_go_along(tmp_path):
-    mine = checkpoint(lm_head=torch.randn(VOCAB, HIDDEN), embedding=torch.randn(VOCAB, HIDDEN), own_lm_head=True)
-    write_eagle(tmp_path, mine, max_positions=64)
-    same(drafts(read_head(tmp_path)), drafts(mine))
+    for changes in ({"lm_head": torch.randn(VOCAB, HIDDEN)}, {"own_lm_head": True}):
+        mine = checkpoint(embedding=torch.randn(VOCAB, HIDDEN), **changes)
+        write_eagle(tmp_path, mine, max_positions=64)
+        read = read_head(tmp_path)
+        assert torch.equal(read.lm_head, mine.lm_head)
+        same(drafts(read), drafts(mine))
 
 
 @pytest.mark.parametrize(
@@ -104,7 +110,9 @@ def test_b68_own_embeddings_and_lm_head_go_along(tmp_path):
     [
         {"inputs": Inputs.FEATURE},
         {"inputs": Inputs.FEATURE_AND_UNSHIFTED_TOKEN},
+        {"inputs": Inputs.TOKEN},
         {"draft_vocab_size": DRAFTS, "ids": KEPT, "lm_head": torch.zeros(DRAFTS, HIDDEN)},
+        {"draft_vocab_size": DRAFTS, "ids": KEPT, "own_lm_head": True},
         {"layers": (1, 2, 3)},
     ],
 )
@@ -168,7 +176,7 @@ import json, sys
 from pathlib import Path
 import torch
 from specdec.heads.checkpoint import read_head
-read = read_head(Path(sys.argv[1]))
+read = read_head(Path(sys.argv[1]), dtype=torch.float32)
 torch.manual_seed(1)
 table = torch.randn(16, 24)
 width = (len(read.config.layers), 24) if read.config.layers else (24,)
@@ -183,11 +191,17 @@ print(json.dumps([None if read.draft_ids is None else read.draft_ids.tolist(),
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["eagle", "eagle3"])
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "ours"])
 def test_b67_a_clean_process_reads_the_same_drafts(tmp_path, kind):
     if kind == "eagle":
         mine = checkpoint(embedding_scale=3.0)
         write_eagle(tmp_path, mine, max_positions=64)
+    elif kind == "ours":
+        mine = checkpoint(embedding_scale=3.0, draft_vocab_size=DRAFTS, ids=KEPT, own_lm_head=True)
+        for parameter in mine.head.parameters():
+            parameter.data = parameter.bfloat16().float()
+        mine = dataclasses.replace(mine, lm_head=mine.head.lm_head.weight)
+        save_head(tmp_path, mine.head, Borrowed(torch.zeros(VOCAB, HIDDEN), mine.lm_head, mine.draft_ids))
     else:
         mine = checkpoint(layers=(1, 2, 3), draft_vocab_size=DRAFTS, ids=KEPT, own_lm_head=True)
         write_speculators(tmp_path, mine, target="t", max_positions=64)

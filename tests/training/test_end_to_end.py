@@ -1,6 +1,7 @@
 """From questions to a trained head, by the command line, on a random model of two layers with a real tokenizer."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -34,7 +35,7 @@ data:
   held_out_share: 0.3
   tokens_per_shard: 400
   top_k: 8
-  keep_layers: [0, 1, 1]
+  keep_layers: [0, 1, 2]
 head: {{kind: {kind}, layers: {layers}, draft_vocab_size: 500}}
 losses: {{regression: {regression}, cross_entropy: 1.0}}
 budget: {{steps: 6}}
@@ -82,10 +83,10 @@ def test_questions_become_answers_features_and_a_head(model, tmp_path, kind):
     output = run("data", "distill", questions, tmp_path / "own.jsonl", "--target", model, "--max-new-tokens", 20)
     assert "24 of 24" in output
     spec = tmp_path / "tiny.yaml"
-    layers, regression = ("[0, 1, 1]", 0.0) if kind == "eagle3" else ("[]", 0.1)
+    layers, regression = ("[0, 1, 2]", 0.0) if kind == "eagle3" else ("[]", 0.1)
     spec.write_text(SPEC.format(model=model, kind=kind, layers=layers, regression=regression))
     output = run("train", spec)
-    assert "features still to be computed" in output
+    assert re.search(r"features still to be computed: [\d,]+ tokens, [\d.]+ GB, about \d+ minutes", output)
     assert "step 6" in output
     records = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     assert records[-1]["step"] == 6
@@ -95,7 +96,14 @@ def test_questions_become_answers_features_and_a_head(model, tmp_path, kind):
 
 
 @pytest.mark.slow
-def test_a_head_that_knows_four_answers_by_heart_drafts_them_in_the_decoder_as_validation_says(model, tmp_path):
+@pytest.mark.parametrize(
+    ("changes", "share"),
+    [({}, 0.8), ({"inputs": "feature-unshifted", "train_lm_head": True}, 0.3)],
+    ids=["usual", "unshifted, with an LM head"],
+)
+def test_b95_a_head_that_knows_four_answers_by_heart_drafts_them_in_the_decoder_as_validation_says(
+    model, tmp_path, changes, share
+):
     limit = 24
     questions = [[{"role": "user", "content": f"Tell me about {thing}."}] for thing in ("cats", "rain", "glass", "tea")]
     plain = load("plain", target={"use": "huggingface", "model": str(model), "dtype": "float32"})
@@ -117,7 +125,7 @@ def test_a_head_that_knows_four_answers_by_heart_drafts_them_in_the_decoder_as_v
         features=tmp_path,
         output=tmp_path / "run",
         data={"sources": {"own": {"path": tmp_path / "none.jsonl"}}, "validate_on": "own"},
-        head={"draft_vocab_size": 300},
+        head={"draft_vocab_size": 300, **changes},
         losses={"regression": 0.1, "cross_entropy": 1.0},
         optimizer={"use": "muon", "muon_learning_rate": 0.05, "learning_rate": 5e-3},
         steps={"start": 2, "end": 5, "switch_at": 0.6},
@@ -128,8 +136,8 @@ def test_a_head_that_knows_four_answers_by_heart_drafts_them_in_the_decoder_as_v
         checkpoint_every=1000,
     )
     borrowed = borrow(call, draft_vocabulary(data.token_counts(call.vocab_size), 300))
-    head = fresh_head(head_config(spec.head, call.config, borrowed.embedding, data), borrowed.lm_head, 0)
-    run = Trainer(spec, head, borrowed, lambda: [tmp_path / "own-0000.safetensors"], data, lambda record: None)
+    fresh = fresh_head(head_config(spec.head, call.config, borrowed.embedding, data), borrowed.lm_head, 0)
+    run = Trainer(spec, fresh, borrowed, lambda epoch: [tmp_path / "own-0000.safetensors"], data, lambda record: None)
     run.run()
     promised = run.acceptance()
     decoder = load(
@@ -144,5 +152,5 @@ def test_a_head_that_knows_four_answers_by_heart_drafts_them_in_the_decoder_as_v
     assert [answer.tokens for answer in again] == [answer.tokens for answer in answers]
     records = [record for answer in again for record in answer.records]
     tau = sum(record.committed for record in records) / len(records)
-    assert sum(record.accepted for record in records) >= 0.8 * sum(record.drafted for record in records)
+    assert sum(record.accepted for record in records) >= share * sum(record.drafted for record in records)
     assert tau == pytest.approx(promised.tau, rel=0.05)

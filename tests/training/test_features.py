@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from specdec.errors import SpecError, TargetMismatch
 from specdec.targets.model_call import ModelCall
 from specdec.training.building import borrow
 from specdec.training.conversations import Conversation
 from specdec.training.dataset import FeatureSet
-from specdec.training.features import FeaturePlan, read_shard, write_shard
+from specdec.training.features import FeaturePlan, fingerprint, read_shard, write_shard
 from specdec.training.spec import DataSpec, SourceSpec
 from specdec.training.store import FeatureStore
 
@@ -112,10 +112,15 @@ class Words:
 def store(call, tmp_path):
     path = tmp_path / "talks.jsonl"
     path.write_text("".join(f'{{"question": "q{n}?", "answer": "{"word" * (n % 5 + 1)}"}}\n' for n in range(60)))
-    data = DataSpec(
-        sources={"talks": SourceSpec(path=path, repeat=2)}, validate_on="talks", held_out_share=0.2, tokens_per_shard=200
-    )
-    return lambda: FeatureStore(tmp_path / "shards", data, Words(), call, FeaturePlan(top_k=3), seed=0)
+
+    def make(plan=None, seed=0, source=None, folder="shards", **changes):
+        data = DataSpec(
+            sources={"talks": SourceSpec(**{"path": path, "repeat": 2, **(source or {})})},
+            **{"validate_on": "talks", "held_out_share": 0.2, "tokens_per_shard": 200, **changes},
+        )
+        return FeatureStore(tmp_path / folder, data, Words(), call, FeaturePlan(top_k=3) if plan is None else plan, seed=seed)
+
+    return make
 
 
 def test_shards_are_written_in_order_until_there_are_enough_tokens_and_taken_up_again(store):
@@ -168,3 +173,85 @@ def test_a_shard_of_a_source_that_has_changed_is_not_taken_for_the_new_one(store
 def test_an_unknown_part_is_named(store):
     with pytest.raises(SpecError, match="talks-held"):
         store().present("tlaks")
+
+
+def conversations(store, part="talks"):
+    return [c for shard in store._planned[part] for c in shard.conversations]
+
+
+def test_each_option_of_the_data_does_what_it_says(store, tmp_path):
+    plain = store()
+    assert max(len(c.token_ids) for c in conversations(plain)) > 12
+    assert max(len(c.token_ids) for c in conversations(store(source={"max_tokens": 12}))) == 12
+    assert conversations(store(source={"temperature": 0.5})) == []
+    assert len(conversations(store(held_out_share=0.5))) < len(conversations(plain))
+    assert len(conversations(store(held_out_at_most=2), "talks-held")) == 2 < len(conversations(plain, "talks-held"))
+    assert len(store(tokens_per_shard=50)._planned["talks"]) > len(plain._planned["talks"])
+    other = store(seed=1)
+    assert conversations(other) != conversations(plain)
+    assert {c.key for c in conversations(other)} == {c.key for c in conversations(plain)}
+
+
+def test_an_epoch_adds_what_it_is_to_have_and_asked_again_adds_nothing(store):
+    growing = store(first_tokens=250, tokens_per_epoch=150, tokens_per_shard=60)
+    grown = []
+    for epoch in (0, 0, 1, 1, 2):
+        growing.grow(epoch)
+        grown.append(growing.ready_tokens)
+    assert 250 <= grown[0] < 250 + 100
+    assert 400 <= grown[2] < 400 + 100
+    assert grown[0] == grown[1] < grown[2] == grown[3] < grown[4]
+    store().grow(0)
+    assert store().cost(["talks"]).tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        (FeaturePlan(top_k=4, layers=(1, 2)), "3 soft labels"),
+        (FeaturePlan(top_k=3, layers=(0, 2)), r"layers \[1, 2\], wanted are \[0, 2\]"),
+    ],
+)
+def test_b70_features_of_other_layers_or_labels_are_not_taken_for_those_of_a_run(store, plan, message):
+    store(plan=FeaturePlan(top_k=3, layers=(1, 2))).write(["talks"], tokens=1)
+    assert len(store().present("talks")) == 1
+    with pytest.raises(SpecError, match=message):
+        store(plan=plan).present("talks")
+
+
+def test_features_of_another_target_are_not_taken_for_those_of_a_run(store, model):
+    store().write(["talks"], tokens=1)
+    torch.manual_seed(7)
+    other = store()
+    other._target = fingerprint(ModelCall(LlamaForCausalLM(model.config).eval()))
+    with pytest.raises(SpecError, match="another target"):
+        other.present("talks")
+
+
+def test_a_shard_that_was_cut_short_is_written_anew(store):
+    store().write(["talks"], tokens=1)
+    (path,) = store().present("talks")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    path.with_suffix(".partial").write_bytes(whole[:100])
+    assert store().present("talks") == []
+    store().write(["talks"], tokens=1)
+    assert path.read_bytes() == whole
+    assert not path.with_suffix(".partial").exists()
+
+
+def test_a_target_that_caps_its_logits_is_refused():
+    torch.manual_seed(0)
+    config = Gemma2Config(
+        vocab_size=VOCAB,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        final_logit_softcapping=3.0,
+        initializer_range=0.3,
+    )
+    with pytest.raises(TargetMismatch, match="caps its logits"):
+        borrow(ModelCall(Gemma2ForCausalLM(config)), None)

@@ -3,6 +3,7 @@ import json
 import pytest
 import torch
 
+from specdec.errors import NumericsError
 from specdec.training.validation import ChainAcceptance
 
 
@@ -41,7 +42,7 @@ def test_a_run_with_muon_resumes_exactly(trainer):
     assert torch.equal(weights(rest), weights(whole))
 
 
-def test_a_loss_that_is_not_finite_leaves_the_weights_alone_and_is_counted(trainer):
+def test_b89_a_loss_that_is_not_finite_leaves_the_weights_alone_and_is_counted(trainer):
     run = trainer("nan")
     run.run(stop_after=1)
     before = weights(run)
@@ -51,6 +52,15 @@ def test_a_loss_that_is_not_finite_leaves_the_weights_alone_and_is_counted(train
     assert run.skipped == 1
 
 
+def test_b89_a_batch_without_a_word_of_the_assistant_leaves_the_weights_alone(trainer, batch):
+    run = trainer("silent")
+    run.run(stop_after=1)
+    before = weights(run)
+    run._one(batch(9, 7).silent())
+    assert torch.equal(weights(run), before)
+    assert (run.step, run.skipped) == (2, 0)
+
+
 def test_a_run_that_is_not_finite_any_more_stops(trainer):
     run = trainer("nan")
 
@@ -58,11 +68,11 @@ def test_a_run_that_is_not_finite_any_more_stops(trainer):
         for _ in range(50):
             run._update((run.head.fc.weight * float("nan")).sum())
 
-    with pytest.raises(FloatingPointError, match="not finite"):
+    with pytest.raises(NumericsError, match="not finite"):
         many()
 
 
-def test_the_best_head_is_the_one_whose_drafts_were_accepted_most(trainer):
+def test_b98_the_best_head_is_the_one_whose_drafts_were_accepted_most(trainer):
     """Scripted: acceptance rises and falls again, while the loss goes on falling."""
     taus = iter([1.2, 1.9, 1.6])
 

@@ -42,3 +42,10 @@ def test_all_mistakes_are_told_at_once_with_their_lines(spec):
         "muon",
     ):
         assert part in message
+
+
+def test_a_model_beside_the_file_is_found_and_another_name_is_a_hub_id(spec, tmp_path):
+    (tmp_path / "own-model").mkdir()
+    beside = read_training_spec(spec, ("target={use: huggingface, model: own-model}",))
+    assert beside.target.model == str(tmp_path / "own-model")
+    assert read_training_spec(spec, ("target={use: huggingface, model: org/name}",)).target.model == "org/name"
