@@ -1,12 +1,14 @@
 """Where names become objects: a spec is checked in shape, names and fit, then built into a decoder."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from specdec.checks import Chosen, Plan, Workshop, built, check, read
+from specdec.contracts import DrafterDeclaration
 from specdec.decoder import Declared, Decoder
-from specdec.interfaces import BuildTools, Target
+from specdec.interfaces import BuildTools, Drafter, Target
 from specdec.library import library
 from specdec.plugins import Kind, Registry, load_registry
 
@@ -58,12 +60,14 @@ def _exists(text: str) -> bool:
         return False
 
 
-def build(plan: Plan, shop: Workshop, *, target: Target | None = None) -> Decoder:
-    """Load the target (unless it is given), then the drafter's models, and compose the decoder."""
+def build(plan: Plan, shop: Workshop, *, target: Target | None = None, models: Mapping[str, Target] | None = None) -> Decoder:
+    """Load the target and the drafter's models, unless they are given (`models`, by option), and compose the decoder."""
     first = BuildTools(find_tree=plan.find_tree, sampling_seed=plan.spec.sampling.seed)
     main = target if target is not None else built(plan.parts[Kind.TARGET], first)
-    nested = {option: built(part, first) for option, part in plan.nested.items()}
+    given = models or {}
+    nested = {option: given[option] if option in given else built(part, first) for option, part in plan.nested.items()}
     tools = BuildTools(main, nested, plan.find_tree, plan.spec.sampling.seed)
+    tools = replace(tools, drafters=tuple(_asked(number, part, tools) for number, part in enumerate(plan.drafters)))
     drafter, tree, verifier = (plan.parts[kind] for kind in (Kind.DRAFTER, Kind.TREE, Kind.VERIFIER))
     return Decoder(
         target=main,
@@ -75,3 +79,10 @@ def build(plan: Plan, shop: Workshop, *, target: Target | None = None) -> Decode
         name=plan.spec.name,
         on_step=shop.registry.step_observer(),
     )
+
+
+def _asked(number: int, part: Chosen, tools: BuildTools) -> tuple[Drafter, DrafterDeclaration]:
+    """A drafter that the spec's own one asks, with the models that it declared itself."""
+    at = f"parts.{number}."
+    own = {option.removeprefix(at): model for option, model in tools.targets.items() if option.startswith(at)}
+    return built(part, replace(tools, targets=own)), part.declares

@@ -16,18 +16,24 @@ from specdec.proposals import checked_verdict
 from specdec.records import PHASES, Committed, Generation, Scored, StepRecord, Verdict
 from specdec.requests import Request, Row, open_rows, requests_of
 from specdec.tree import DraftTree
+from specdec.warp import TargetDists
+from specdec.watching import StepView, Watch
 
 __all__ = ["Declared", "Decoder", "Run", "StreamEvent"]
 
 
 @dataclass(slots=True)
 class Run:
-    """A batch in flight: rows still decoding, aligned with the rows of `state` and `session`, and those that have ended."""
+    """A batch in flight: rows still decoding, aligned with the rows of `state` and `session`, and those that have ended.
+
+    watch: called with each step of each row.
+    """
 
     rows: list[Row]
     ended: list[Row]
     state: TargetState | None = None
     session: DraftSession | None = None
+    watch: Watch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +91,11 @@ class Decoder:
             self.step(run)
         return [self._generation(row) for row in sorted(run.ended, key=lambda row: row.number)]
 
-    def stream(self, prompt: Any, **options: Any) -> Iterator[StreamEvent]:
+    def stream(self, prompt: Any, *, watch: Watch | None = None, **options: Any) -> Iterator[StreamEvent]:
         """The events of one answer, step by step. Options as for `generate`; n, where it is given, is 1."""
         if options.get("n", 1) != 1:
             raise SpecError(f"n: got {options['n']!r}; a stream has one answer: use generate, or a stream for each sample")
-        run = self.start(requests_of([prompt], **{**options, "n": 1}))
+        run = self.start(requests_of([prompt], **{**options, "n": 1}), watch=watch)
         row = (run.rows + run.ended)[0]
         known = 0
         while True:
@@ -103,12 +109,12 @@ class Decoder:
             known = len(row.emitted.tokens)
             self.step(run)
 
-    def start(self, requests: Sequence[Request], *, coins: Callable[[int], Coins] = seeded) -> Run:
+    def start(self, requests: Sequence[Request], *, coins: Callable[[int], Coins] = seeded, watch: Watch | None = None) -> Run:
         """Prefill the batch and draw each sequence's first token. `coins` makes the two streams from a request's key."""
         rows, copies = open_rows(
             requests, target=self.target, sampling=self.sampling, numbers=self._request_numbers, coins=coins
         )
-        run = Run([], [row for row in rows if row.emitted.finish is not None])
+        run = Run([], [row for row in rows if row.emitted.finish is not None], watch=watch)
         if not copies:
             return run
         live = [row for row in rows if row.emitted.finish is None]
@@ -157,11 +163,13 @@ class Decoder:
         clock.append(time.perf_counter())
         seconds = {phase: after - before for phase, (before, after) in zip(PHASES, itertools.pairwise(clock), strict=True)}
         records = []
-        for row, tree, (verdict, fallbacks), done in zip(rows, trees, verified, committed, strict=True):
-            records.append(_record(tree, verdict, done, len(rows), seconds, fallbacks))
+        for row, tree, (verdict, p), done in zip(rows, trees, verified, committed, strict=True):
+            records.append(_record(tree, verdict, done, len(rows), seconds, p.fallbacks))
             row.record(records[-1])
             if self._on_step is not None:
                 self._on_step(records[-1])
+            if run.watch is not None:
+                run.watch(StepView(row.number, tree, verdict, p, records[-1]))
         return records
 
     def _drop_ended(self, run: Run, keep: list[int], *, session_is_current: bool) -> None:
@@ -183,11 +191,11 @@ class Decoder:
             raise PluginError(f"drafter '{self.drafter.name}' opened {type(session).__name__}, not a DraftSession")
         return session
 
-    def _verify(self, row: Row, tree: DraftTree, scored: Scored) -> tuple[Verdict, int]:
+    def _verify(self, row: Row, tree: DraftTree, scored: Scored) -> tuple[Verdict, TargetDists]:
         p = row.warp.dists(scored.logits, row.tokens, tree)
         with self._verifying:
             verdict = self.verifier.verify(tree, p, row.coins.target)
-        return checked_verdict(verdict, tree, self.target.facts.vocab_size, type(self.verifier).name), p.fallbacks
+        return checked_verdict(verdict, tree, self.target.facts.vocab_size, type(self.verifier).name), p
 
     def _generation(self, row: Row) -> Generation:
         return row.generation(self.declared.verifier.guarantee)
@@ -197,7 +205,7 @@ def _commit(row: Row, tree: DraftTree, verdict: Verdict, scored: Scored) -> Comm
     nodes = (0, *verdict.path)
     tokens = [*(tree.tokens[n] for n in verdict.path), verdict.next_token]
     taken = row.emit(tokens, [scored.logits[n] for n in nodes] if row.wants_logprobs else [])
-    return Committed(tuple(tokens[:taken]), nodes[:taken], scored.hidden.rows(list(nodes[:taken])))
+    return Committed(tuple(tokens[:taken]), nodes[:taken], scored.hidden.rows(list(nodes[:taken])), tree)
 
 
 def _record(

@@ -22,6 +22,10 @@ from specdec.text import Detokenizer
 
 ACCEPTED = "green"
 
+TraceTo = Annotated[
+    Path | None, typer.Option("--trace", metavar="FILE", help="Write down every step; `specdec trace show` makes a page of it.")
+]
+
 MAX_DIGITS = 19
 """Of a token id in a prompt."""
 
@@ -46,6 +50,7 @@ def generate(
         int | None, typer.Option(min=0, max=2**63 - 1, help="Key of all draws. [default: made from the spec's seed]")
     ] = None,
     against_plain: Annotated[bool, typer.Option("--compare", help="Run plain decoding too, and print the speed-up.")] = False,
+    trace: TraceTo = None,
     json: Json = False,
 ) -> None:
     """Answer a prompt with a strategy, as the first request of a decoder in Python is answered."""
@@ -60,7 +65,7 @@ def generate(
         options = {"max_new_tokens": max_new_tokens, "seed": key}
         if against_plain:
             decoder.generate([ids], max_new_tokens=min(8, max_new_tokens))
-        generation = _stream(decoder, ids, options, quiet=json)
+        generation = _traced(plan, decoder, ids, options, trace, quiet=json)
         comparison = compare(decoder, generation, shop, ids, options) if against_plain and generation.tokens else None
     if generation.finish_reason == "length" and len(generation.tokens) < max_new_tokens:
         fail(_cut_short(decoder, generation))
@@ -112,6 +117,22 @@ def _prompt_ids(codec: TextCodec | None, text: str, *, chat: bool | None) -> lis
             if chat:
                 raise
     return encode(text, codec)
+
+
+def _traced(
+    plan: Plan, decoder: Decoder, ids: Sequence[int], options: dict[str, Any], path: Path | None, *, quiet: bool
+) -> Generation:
+    """Stream the answer, written down where a trace is wanted."""
+    if path is None:
+        return _stream(decoder, ids, options, quiet=quiet)
+    from specdec.trace.files import TraceFile
+    from specdec.trace.recorder import Recorder
+
+    with TraceFile(path) as file:
+        recorder = Recorder(file, decoder, ids, plan.resolved(), options["seed"])
+        generation = _stream(decoder, ids, {**options, "watch": recorder.watch}, quiet=quiet)
+        recorder.finish(generation)
+    return generation
 
 
 def _stream(decoder: Decoder, ids: Sequence[int], options: dict[str, Any], *, quiet: bool) -> Generation:

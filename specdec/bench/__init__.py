@@ -1,0 +1,1 @@
+"""Decoders compared: the same prompts, caps and counting for all, interleaved, with intervals."""

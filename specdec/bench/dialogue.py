@@ -1,0 +1,64 @@
+"""What a question looks like to the model, turn after turn."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specdec.bench.prompts import Question
+from specdec.errors import SpecError, TargetMismatch
+from specdec.interfaces import TextCodec
+from specdec.prompts import encode
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """An earlier answer: its ids (a final stop token included) and its text."""
+
+    tokens: tuple[int, ...]
+    text: str | None
+
+
+class Prompter:
+    """Ids of a question's turn, given the answers to the turns before."""
+
+    def __init__(self, codec: TextCodec | None, *, chat: bool | None) -> None:
+        """Raises TargetMismatch where a chat template is asked for and there is none."""
+        self._codec = codec
+        self.uses_chat = chat is not False and self._has_template(required=bool(chat))
+
+    def ids(self, question: Question, said: Sequence[Said]) -> tuple[int, ...]:
+        """The prompt of turn number len(said). Without a template, turns and answers follow each other with nothing between."""
+        turns = question.turns[: len(said) + 1]
+        if self.uses_chat:
+            messages = [{"role": "system", "content": question.system}] if question.system else []
+            for turn, answer in zip(turns, said, strict=False):
+                messages += [{"role": "user", "content": turn}, {"role": "assistant", "content": answer.text or ""}]
+            return tuple(encode([*messages, {"role": "user", "content": turns[-1]}], self._codec))
+        opening = question.system or ""
+        if self._codec is not None:
+            pairs = (text for turn, answer in zip(turns, said, strict=False) for text in (turn, answer.text or ""))
+            return tuple(encode("".join([opening, *pairs, turns[-1]]), self._codec))
+        ids = _numbers(opening, question)
+        for turn, answer in zip(turns, said, strict=False):
+            ids += [*_numbers(turn, question), *answer.tokens]
+        return (*ids, *_numbers(turns[-1], question))
+
+    def text(self, tokens: Sequence[int]) -> str | None:
+        """The text of an answer whose contender gives ids only."""
+        return None if self._codec is None else self._codec.decode(tokens)
+
+    def _has_template(self, *, required: bool) -> bool:
+        try:
+            encode([{"role": "user", "content": "a"}], self._codec)
+        except (TargetMismatch, SpecError):
+            if required:
+                raise
+            return False
+        return True
+
+
+def _numbers(text: str, question: Question) -> list[int]:
+    """Token ids written as numbers, for a target without a tokenizer."""
+    words = text.replace(",", " ").split()
+    if not all(word.isdecimal() and len(word) < 19 for word in words):
+        raise SpecError(f"question {question.key}: this target has no tokenizer; expected token ids, such as '1 2 3'")
+    return [int(word) for word in words]

@@ -1,0 +1,111 @@
+"""What a benchmark measures: settings, answers, counts and times."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+PLAIN = "plain"
+"""The contender that speed-ups are against: the target without a drafter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One setting. dtype: None where it is the strategy's own."""
+
+    dtype: str | None
+    temperature: float
+    batch_size: int
+
+    @property
+    def words(self) -> str:
+        """For headings."""
+        dtype = "" if self.dtype is None else f"{self.dtype}, "
+        return f"{dtype}T = {self.temperature:g}, batch {self.batch_size}"
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What became of the drafts of one answer.
+
+    forwards: target forwards after the first; committed: tokens that they gave. tested_at, accepted_at: by depth.
+    offered_at_rank, accepted_at_rank: by place among the siblings of a tested node, in draw order.
+    steps: tokens given by each of the forwards.
+    """
+
+    forwards: int
+    committed: int
+    drafted: int = 0
+    accepted: int = 0
+    tested_at: tuple[int, ...] = ()
+    accepted_at: tuple[int, ...] = ()
+    offered_at_rank: tuple[int, ...] = ()
+    accepted_at_rank: tuple[int, ...] = ()
+    steps: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer. tokens: emitted ids, a final stop token included; text: None for a target without a tokenizer."""
+
+    question: str
+    turn: int
+    category: str
+    prompt_tokens: int
+    tokens: tuple[int, ...]
+    text: str | None
+    counts: Counts | None = None
+    number: int | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One batch of answers by one contender.
+
+    group: the questions that are answered together, over all their turns; results are paired by it.
+    seconds: wall time, prefill included, prompt ids given. first_token_seconds: None where it could not be told.
+    phases: seconds of 'prefill', the decode step's phases and 'rest'; empty for contenders that do not tell.
+    peak_bytes: the largest memory of the process (on a CPU) or of the device during it, models included.
+    """
+
+    cell: Cell
+    contender: str
+    group: int
+    turn: int
+    seconds: float
+    first_token_seconds: float | None
+    answers: tuple[Answer, ...]
+    phases: Mapping[str, float] = field(default_factory=dict)
+    peak_bytes: int | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Emitted tokens of all answers."""
+        return sum(len(answer.tokens) for answer in self.answers)
+
+    @property
+    def key(self) -> tuple[Cell, int, int, str]:
+        """What is measured once in a file."""
+        return self.cell, self.group, self.turn, self.contender
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What was set up: `plan` (settings and prompts), `contenders` (resolved spec or settings of each), and where it ran."""
+
+    plan: Mapping[str, Any]
+    contenders: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """A whole file. resumed: the provenance of each later sitting."""
+
+    header: Header
+    measurements: tuple[Measurement, ...]
+    resumed: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def cells(self) -> list[Cell]:
+        """In the order of measuring."""
+        return list(dict.fromkeys(m.cell for m in self.measurements))

@@ -1,0 +1,148 @@
+"""The file that measurements go to: JSON lines that only ever grow, and that can be gone on with."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from specdec.bench.measurements import Header, Measurement, Results
+from specdec.errors import SpecError
+
+T = TypeVar("T")
+
+FORMAT = 1
+
+BEGINNING = b'{"header": '
+_HEADERS, _MEASUREMENTS = TypeAdapter(Header), TypeAdapter(Measurement)
+
+
+def read_results(path: Path) -> Results:
+    """The whole lines of a results file. Raises SpecError by line; a last line cut short is left out."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read: {error}") from error
+    lines = content[: content.rfind(b"\n") + 1].split(b"\n")[:-1]
+    if not lines:
+        raise SpecError(f"{path}: no whole line; expected the results of `specdec bench`")
+    if not content.startswith(BEGINNING):
+        raise SpecError(f"{path}: no results of `specdec bench`: the first line is no header")
+    header = _header(*_parsed(lines[0], f"{path}:1"), str(path))
+    measurements: list[Measurement] = []
+    resumed: list[Mapping[str, Any]] = []
+    for number, line in enumerate(lines[1:], 2):
+        kind, value = _parsed(line, f"{path}:{number}")
+        if kind == "resumed":
+            resumed.append(value)
+        elif kind == "measurement":
+            measurements.append(_checked(_MEASUREMENTS, value, f"{path}:{number}"))
+        else:
+            raise SpecError(f"{path}:{number}: got a line of kind {kind!r}; expected measurement or resumed")
+    return Results(header, tuple(measurements), tuple(resumed))
+
+
+def _header(kind: Any, value: Any, where: str) -> Header:
+    if kind != "header" or not isinstance(value, dict):
+        raise SpecError(f"{where}:1: the header is damaged")
+    if value.get("format") != FORMAT:
+        raise SpecError(f"{where}: results of format {value.get('format')!r}; this version reads format {FORMAT}")
+    return _checked(_HEADERS, {k: v for k, v in value.items() if k != "format"}, f"{where}:1")
+
+
+def _parsed(line: bytes, where: str) -> tuple[Any, Any]:
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        raise SpecError(f"{where}: the line is damaged: {error}") from error
+    if not isinstance(record, dict) or len(record) != 1:
+        raise SpecError(f"{where}: expected an object with one key: header, resumed or measurement")
+    return next(iter(record.items()))
+
+
+def _checked(adapter: TypeAdapter[T], value: Any, where: str) -> T:
+    try:
+        return adapter.validate_json(json.dumps(value), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise SpecError(f"{where}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+
+
+class ResultsFile:
+    """A results file that is written to.
+
+    done: the measurements that were there. changed: what is different about the machine or the versions since then.
+    """
+
+    def __init__(self, path: Path, header: Header) -> None:
+        """Begin the file, or go on with it. Raises SpecError where it holds the results of something else."""
+        self._path = path
+        self.done: tuple[Measurement, ...] = ()
+        self.changed: list[str] = []
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.resumes = path.exists() and _drop_unfinished_line(path) > 0
+            if not self.resumes:
+                self._append("header", {"format": FORMAT, **asdict(header)})
+        except OSError as error:
+            raise SpecError(f"{path}: cannot be written to: {error.strerror or error}") from error
+        if self.resumes:
+            self._go_on(header)
+
+    def _go_on(self, header: Header) -> None:
+        path, before = self._path, read_results(self._path)
+        if found := differences(asdict(before.header), asdict(header), ("plan", "contenders")):
+            listed = "\n  ".join(found)
+            raise SpecError(f"{path} holds results of another set-up; give another --output, or the same set-up:\n  {listed}")
+        self.done = before.measurements
+        self.changed = differences(dict(before.header.provenance), dict(header.provenance))
+        self._append("resumed", dict(header.provenance))
+
+    def add(self, measurement: Measurement) -> None:
+        """Append one line, whole and flushed."""
+        self._append("measurement", asdict(measurement))
+
+    def _append(self, kind: str, value: Any) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({kind: value}, ensure_ascii=False) + "\n")
+
+
+def _drop_unfinished_line(path: Path) -> int:
+    """Cut off what stands after the last line break; the bytes that are left. Raises SpecError for another kind of file."""
+    content = path.read_bytes()
+    if content[: len(BEGINNING)] != BEGINNING[: len(content)]:
+        raise SpecError(f"{path} is there and holds no results of `specdec bench`: give another --output")
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        with path.open("r+b") as file:
+            file.truncate(whole)
+    return whole
+
+
+def differences(before: Any, now: Any, keys: Sequence[str] | None = None, at: str = "") -> list[str]:
+    """Where two settings differ, one line a value. keys: only below these."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        names = [*before, *(name for name in now if name not in before)] if keys is None else keys
+        absent = "nothing"
+        return [
+            line
+            for name in names
+            for line in differences(before.get(name, absent), now.get(name, absent), at=f"{at}.{name}" if at else str(name))
+        ]
+    if isinstance(before, list | tuple) and isinstance(now, list | tuple) and len(before) == len(now):
+        pairs = enumerate(zip(before, now, strict=True))
+        return [line for place, (a, b) in pairs for line in differences(a, b, at=f"{at}[{place}]")]
+    if _plain(before) == _plain(now):
+        return []
+    return [f"{at}: {_shown(before)} there, {_shown(now)} here"]
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(json.dumps(value))
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:57]}..."

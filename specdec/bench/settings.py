@@ -1,0 +1,36 @@
+"""How a benchmark is run."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from specdec.bench.measurements import Cell
+from specdec.distributions import Cuts, Sampling
+
+Dtype = Literal["float32", "bfloat16", "float16", "float64"]
+
+
+class BenchSettings(BaseModel):
+    """The same for every contender."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    temperatures: Annotated[tuple[float, ...], Field(min_length=1, description="each is measured; 0 is greedy")] = (0.0,)
+    batch_sizes: Annotated[tuple[int, ...], Field(min_length=1, description="questions that are answered together")] = (1,)
+    dtypes: Annotated[tuple[Dtype, ...], Field(description="of the target; none: its own")] = ()
+    max_new_tokens: Annotated[int, Field(ge=1, description="cap of every answer")] = 128
+    top_k: Annotated[int | None, Field(ge=1, description="cut above temperature 0")] = None
+    top_p: Annotated[float | None, Field(gt=0, le=1, description="cut above temperature 0")] = None
+    seed: Annotated[int, Field(ge=0, lt=2**63, description="key of all draws")] = 0
+    warmup: Annotated[int, Field(ge=0, description="answers of each contender before a setting is measured")] = 1
+    chat: Annotated[bool | None, Field(description="use the chat template; unset: where there is one")] = None
+
+    def cells(self, dtype: str | None) -> list[Cell]:
+        """The settings that are measured in one dtype."""
+        return [Cell(dtype, temperature, size) for temperature in self.temperatures for size in self.batch_sizes]
+
+    def sampling(self, temperature: float, draft: Cuts | None) -> Sampling:
+        """How logits become probabilities for a contender that draws its drafts under `draft`."""
+        if not temperature:
+            return Sampling(temperature=0.0, seed=self.seed, draft=draft)
+        return Sampling(temperature=temperature, top_k=self.top_k, top_p=self.top_p, seed=self.seed, draft=draft)

@@ -1,0 +1,40 @@
+"""The options of `bench`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Prompts = Annotated[
+    list[Path],
+    typer.Option("--prompts", metavar="FILE", help="JSON lines: turns, messages, prompt or question. Repeatable."),
+]
+Strategies = Annotated[
+    list[str] | None, typer.Option("--strategy", "-s", metavar="NAME", help="A strategy's name or .yaml file. Repeatable.")
+]
+Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Results; a file that is there is gone on with.")]
+Count = Annotated[int | None, typer.Option(min=1, help="Questions of each file, from its start.")]
+Category = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only questions of this category. Repeatable.")]
+Turns = Annotated[int | None, typer.Option(min=1, help="Turns of each question at most.")]
+MaxNewTokens = Annotated[int, typer.Option(min=1, help="Cap of every answer.")]
+Temperature = Annotated[list[float] | None, typer.Option(min=0, metavar="T", help="Repeatable. [default: 0]")]
+TopK = Annotated[int | None, typer.Option(min=1, help="Cut above temperature 0.")]
+TopP = Annotated[float | None, typer.Option(min=0, max=1, help="Cut above temperature 0.")]
+BatchSize = Annotated[list[int] | None, typer.Option(min=1, metavar="N", help="Questions at once. Repeatable. [default: 1]")]
+Dtype = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Of the target, such as float32. Repeatable.")]
+Peers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--peer",
+        metavar="NAME",
+        help="A way of transformers: transformers, transformers-lookup[-N], transformers-assisted. Repeatable. "
+        "[default: all that fit]",
+    ),
+]
+NoPeers = Annotated[bool, typer.Option("--no-peers", help="Leave transformers out.")]
+Assistant = Annotated[
+    str | None, typer.Option(metavar="PATH", help="Draft model of assisted generation. [default: a strategy's]")
+]
+Warmup = Annotated[int, typer.Option(min=0, help="Answers of each contender that are not measured.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Key of all draws.")]
+Chat = Annotated[bool | None, typer.Option("--chat/--raw", help="Use the chat template, or not. [default: where there is one]")]

@@ -1,0 +1,51 @@
+"""`trace show`: a page that steps through a generation that was written down by `generate --trace`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from specdec.cli.terminal import Json, guarded, print_json
+from specdec.errors import SpecError
+
+traces = typer.Typer(help="Look at traces of `specdec generate --trace`.", no_args_is_help=True, rich_markup_mode=None)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.add_typer(traces, name="trace")
+
+
+@traces.callback()
+def _group() -> None:
+    """Look at traces of `specdec generate --trace`."""
+
+
+@traces.command("show", help="Make an HTML page that steps through a trace; it opens in any browser and needs nothing else.")
+@guarded
+def show(
+    file: Annotated[Path, typer.Argument(help="A trace.", show_default=False)],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="PAGE", help="[default: the trace's name and .html]")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Write the page; --json prints what is in it instead."""
+    from specdec.trace.files import read_trace
+    from specdec.trace.page import page, page_data
+
+    trace = read_trace(file)
+    if json:
+        print_json(page_data(trace))
+        return
+    path = output if output is not None else file.with_suffix(".html")
+    if path.resolve() == file.resolve():
+        raise SpecError(f"--output {path}: is the trace itself; give the page another name")
+    text = page(trace)
+    try:
+        scratch = path.with_name(path.name + ".part")
+        scratch.write_text(text, encoding="utf-8")
+        scratch.replace(path)
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be written to: {error}") from error
+    typer.echo(f"{path}: {len(trace.steps)} steps, {len(text.encode()) / 1024:.0f} kB")

@@ -1,0 +1,1 @@
+"""What happened in every step of a generation, written down and shown."""

@@ -1,0 +1,99 @@
+"""Writes down what a decoder does, step by step."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from specdec.decoder import Decoder
+from specdec.interfaces import TextCodec
+from specdec.records import Generation
+from specdec.text import Detokenizer
+from specdec.trace.files import TraceFile
+from specdec.trace.steps import TraceEnd, TraceHeader, TraceStep, drawn_q, ending_of, visited_p
+from specdec.watching import StepView
+
+
+class Recorder:
+    """Watches the one sequence of a stream; `watch` is what the decoder is given."""
+
+    def __init__(self, file: TraceFile, decoder: Decoder, prompt: Sequence[int], spec: Mapping[str, Any], seed: int) -> None:
+        self._file = file
+        self._codec = decoder.target.codec
+        self._pen = None if self._codec is None else Detokenizer(self._codec)
+        self._written = 0
+        self._begun = False
+        file.begin(
+            TraceHeader(
+                strategy=decoder.name,
+                drafters=drafter_names(spec.get("drafter", {})),
+                verifier=type(decoder.verifier).name,
+                target=decoder.target.facts.description,
+                guarantee=decoder.declared.verifier.guarantee.value,
+                seed=seed,
+                prompt_tokens=tuple(prompt),
+                spec=spec,
+            )
+        )
+
+    def watch(self, view: StepView) -> None:
+        """Write down one step."""
+        tree, verdict, record = view.tree, view.verdict, view.record
+        if not self._begun:
+            self._text_of(tree.tokens[0])
+            self._begun = True
+        last = verdict.path[-1] if verdict.path else 0
+        self._file.step(
+            TraceStep(
+                root_position=tree.root_position,
+                tokens=tree.tokens,
+                texts=tuple(token_text(self._codec, token) for token in tree.tokens),
+                parents=tree.parents,
+                source=tree.source,
+                draws=dict(tree.draws),
+                draw={parent: kind.value for parent, kind in tree.draw.items()},
+                p=tuple(visited_p(tree, verdict.path, view.target_dists)),
+                q=tuple(drawn_q(tree)),
+                path=verdict.path,
+                next_token=verdict.next_token,
+                next_text=token_text(self._codec, verdict.next_token),
+                next_p=view.target_dists.row(last).prob(verdict.next_token),
+                ending=ending_of(view),
+                emitted=record.emitted,
+                emitted_texts=tuple(self._text_of(token) for token in record.emitted),
+                seconds=dict(record.seconds),
+                fallbacks=record.fallbacks,
+            )
+        )
+
+    def finish(self, generation: Generation) -> None:
+        """Write down how it ended."""
+        self._file.end(
+            TraceEnd(
+                tokens=generation.tokens,
+                text=generation.text,
+                finish_reason=generation.finish_reason,
+                tau=generation.tau if generation.records else None,
+                seconds=generation.seconds,
+                prefill_seconds=generation.prefill_seconds,
+            )
+        )
+
+    def _text_of(self, token: int) -> str:
+        """What an emitted token adds to the text; an unfinished character comes with the token that completes it."""
+        if self._pen is None:
+            return f"{token} "
+        self._pen.push(token)
+        new, self._written = self._pen.text[self._written :], len(self._pen.text)
+        return new
+
+
+def token_text(codec: TextCodec | None, token: int) -> str:
+    """A token by itself; its id where there is no tokenizer, or where it has no text."""
+    return (codec.decode([token]) if codec is not None else "") or f"‹{token}›"
+
+
+def drafter_names(part: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of a drafter's sources: of its own drafters where it lists several, else its own."""
+    for value in part.values():
+        if isinstance(value, list | tuple) and value and all(isinstance(one, Mapping) and "use" in one for one in value):
+            return tuple(str(one["use"]) for one in value)
+    return (str(part.get("use", "drafter")),)

@@ -1,0 +1,111 @@
+"""One step of a generation as it is written down."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from specdec.tree import DraftTree
+from specdec.warp import TargetDists
+from specdec.watching import StepView
+
+
+class Ending(StrEnum):
+    """Why the accepted path of a step is as long as it is."""
+
+    NOTHING_DRAFTED = "nothing drafted"
+    ALL_ACCEPTED = "all accepted"
+    REJECTED = "rejected"
+    CUT = "cut by a stop or the limit"
+
+
+@dataclass(frozen=True, slots=True)
+class TraceStep:
+    """One step; lists go by node, the root first.
+
+    root_position: absolute. source: the drafter of each node, empty where there is only one.
+    draw: how children were picked, by parent, in the order in which they were drawn.
+    p: target probability of the node's token, after warping, where the verifier looked at its parent.
+    q: draft probability that the token was drawn with, where it was drawn.
+    path: accepted nodes. next_token: drawn at the path's last node, with its p; emitted: tokens that came out, path first.
+    emitted_texts: what each of them added to the text. seconds: of the batch, by phase.
+    """
+
+    root_position: int
+    tokens: tuple[int, ...]
+    texts: tuple[str, ...]
+    parents: tuple[int, ...]
+    source: tuple[int, ...]
+    draws: Mapping[int, tuple[int, ...]]
+    draw: Mapping[int, str]
+    p: tuple[float | None, ...]
+    q: tuple[float | None, ...]
+    path: tuple[int, ...]
+    next_token: int
+    next_text: str
+    next_p: float
+    ending: Ending
+    emitted: tuple[int, ...]
+    emitted_texts: tuple[str, ...]
+    seconds: Mapping[str, float]
+    fallbacks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TraceHeader:
+    """What was run. drafters: names, by the numbers in `source`."""
+
+    strategy: str
+    drafters: tuple[str, ...]
+    verifier: str
+    target: str
+    guarantee: str
+    seed: int
+    prompt_tokens: tuple[int, ...]
+    spec: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceEnd:
+    """How it came out; missing where the run was broken off. text: None without a tokenizer. tau: None without a step."""
+
+    tokens: tuple[int, ...]
+    text: str | None
+    finish_reason: str
+    tau: float | None
+    seconds: float
+    prefill_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A whole file."""
+
+    header: TraceHeader
+    steps: tuple[TraceStep, ...]
+    end: TraceEnd | None
+
+
+def visited_p(tree: DraftTree, path: tuple[int, ...], dists: TargetDists) -> list[float | None]:
+    """By node, p of its token at its parent, for the children of the root and of the accepted nodes."""
+    visited = {0, *path}
+    parents = enumerate(tree.parents)
+    return [dists.row(parent).prob(tree.tokens[node]) if parent in visited else None for node, parent in parents]
+
+
+def drawn_q(tree: DraftTree) -> list[float | None]:
+    """By node, the probability that its token was drawn with, where it was drawn."""
+    found: list[float | None] = []
+    for token, parent in zip(tree.tokens, tree.parents, strict=True):
+        has_row = parent >= 0 and tree.q is not None and bool(tree.q_row) and tree.q_row[parent] >= 0
+        found.append(float(tree.q_of(parent)[token]) if has_row else None)
+    return found
+
+
+def ending_of(view: StepView) -> Ending:
+    """Why the path ended."""
+    if len(view.record.emitted) < len(view.verdict.path) + 1:
+        return Ending.CUT
+    if not view.tree.num_drafted:
+        return Ending.NOTHING_DRAFTED
+    return Ending.ALL_ACCEPTED if view.verdict.all_accepted else Ending.REJECTED

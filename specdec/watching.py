@@ -1,0 +1,53 @@
+"""What a step looked like from outside, for whoever watches a run: benchmarks, traces, acceptance profiles."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from specdec.records import StepRecord, Verdict
+from specdec.tree import DraftTree
+from specdec.warp import TargetDists
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepView:
+    """One step of one sequence. sequence: its number in the batch.
+
+    target_dists: p by node; the verifier has read it at the root and along the path. It holds the logits of the whole tree:
+    a watcher takes out what it needs and lets the view go.
+    """
+
+    sequence: int
+    tree: DraftTree
+    verdict: Verdict
+    target_dists: TargetDists
+    record: StepRecord
+
+
+Watch: TypeAlias = Callable[[StepView], None]
+
+
+@dataclass(frozen=True, slots=True)
+class DraftLevel:
+    """A node at which drafts were tried. num_children: how many; rank: of the accepted one in draw order, None: none was."""
+
+    node: int
+    num_children: int
+    rank: int | None
+
+
+def draft_levels(view: StepView) -> list[DraftLevel]:
+    """The levels of the draft that count as tested, root first: as many as the record's `tested`."""
+    path = view.verdict.path
+    levels = []
+    for level in range(view.record.tested):
+        node = path[level - 1] if level else 0
+        children = ranked_children(view.tree, node)
+        accepted = path[level] if level < len(path) else None
+        levels.append(DraftLevel(node, len(children), None if accepted is None else children.index(accepted)))
+    return levels
+
+
+def ranked_children(tree: DraftTree, node: int) -> list[int]:
+    """The children of `node` that may be verified, in the order in which they were drawn, each once."""
+    return [child for child in dict.fromkeys(tree.draws.get(node, ())) if child not in tree.scouts]

@@ -1,0 +1,86 @@
+"""Figures of results whose answers are known."""
+
+import pytest
+
+from specdec.bench.measurements import Counts
+from specdec.bench.metrics import draft_figures, summaries
+
+
+def by_name(results, **options):
+    return {s.contender: s for s in summaries(results, results.cells[0], **options)}
+
+
+def test_speed_up_is_the_median_over_groups_of_the_ratio_of_seconds_per_token(results_of):
+    found = by_name(results_of({"plain": [(10, 10), (10, 20), (10, 40)], "fast": [(5, 10), (10, 40), (2.5, 40)]}))
+    fast = found["fast"]
+    assert fast.speedup.value == 2.0
+    assert (fast.speedup.low, fast.speedup.high) == (2.0, 4.0)
+    assert found["plain"].speedup.value == 1.0
+    assert fast.tokens_per_second == pytest.approx(90 / 17.5)
+
+
+def test_the_speed_up_of_totals_weighs_groups_by_their_seconds(results_of):
+    found = by_name(results_of({"plain": [(1, 10), (9, 10)], "fast": [(1, 10), (3, 10)]}))
+    assert found["fast"].speedup.value == 2.0
+    assert found["fast"].speedup_of_totals.value == 2.5
+
+
+def test_a_longer_answer_is_no_slower_one(results_of):
+    found = by_name(results_of({"plain": [(1, 10)], "wordy": [(2, 20)]}))
+    assert found["wordy"].speedup.value == found["wordy"].speedup_of_totals.value == 1.0
+
+
+def test_groups_that_only_one_has_answered_are_no_pairs(results_of):
+    found = by_name(results_of({"plain": [(1, 10), (2, 10)], "late": [(0.5, 10)]}))
+    assert found["late"].speedup.value == 2.0
+    assert found["late"].num_groups == 1
+
+
+def test_an_answer_without_a_token_is_no_pair(results_of):
+    found = by_name(results_of({"plain": [(1, 0), (2, 10)], "other": [(1, 0), (1, 10)]}))
+    assert found["other"].speedup.value == 2.0
+
+
+def test_categories_are_summed_up_apart(results_of):
+    results = results_of({"plain": [(1, 10), (1, 10)], "fast": [(0.5, 10), (0.25, 10)]}, categories=["a", "b"])
+    assert by_name(results, category="a")["fast"].speedup.value == 2.0
+    assert by_name(results, category="b")["fast"].speedup.value == 4.0
+
+
+def test_answers_with_other_ids_are_counted_at_temperature_zero(results_of):
+    results = results_of({"plain": [(1, [1, 2]), (1, [3])], "same": [(1, [1, 2]), (1, [3])], "not": [(1, [1, 2]), (1, [4])]})
+    found = by_name(results)
+    assert (found["same"].num_different, found["same"].num_compared) == (0, 2)
+    assert (found["not"].num_different, found["not"].num_compared) == (1, 2)
+
+
+def test_above_temperature_zero_only_match_is_expected_to_give_the_same_ids(results_of):
+    from specdec.bench.measurements import Cell
+
+    specs = {name: {"spec": {"verifier": {"use": name}}} for name in ("match", "chain")}
+    times = {"plain": [(1, [1])], "match": [(1, [1])], "chain": [(1, [2])], "peer": [(1, [2])]}
+    found = by_name(results_of(times, cell=Cell(None, 1.0, 1), specs=specs))
+    assert [found[name].num_compared for name in ("match", "chain", "peer")] == [1, 0, 0]
+
+
+def test_other_contenders_may_be_the_measure(results_of):
+    found = by_name(results_of({"plain": [(1, 10)], "x": [(2, 10)], "fast": [(0.5, 10)]}), versus=("x", "gone"))
+    assert {name: e.value for name, e in found["fast"].versus.items()} == {"x": 4.0}
+
+
+def test_draft_figures_are_those_of_the_sums():
+    first = Counts(4, 10, 16, 6, (4, 3), (3, 3), (7, 7), (5, 1))
+    second = Counts(1, 1, 4, 0, (1,), (0,), (1,), (0,))
+    found = draft_figures([first, second])
+    assert found.tau == 11 / 5
+    assert found.draft_acceptance_rate == 6 / 20
+    assert found.acceptance_by_depth == (3 / 5, 1.0)
+    assert found.tested_by_depth == (5, 3)
+    assert found.acceptance_by_rank == (5 / 8, 1 / 7)
+
+
+def test_without_drafts_there_is_no_rate():
+    found = draft_figures([Counts(3, 3)])
+    assert (found.tau, found.draft_acceptance_rate, found.acceptance_by_depth) == (1.0, None, ())
+    assert draft_figures([Counts(0, 0)]).tau is None
+    assert draft_figures([]) is None

@@ -1,0 +1,54 @@
+"""What a watcher of a run sees: every step, with levels and ranks that agree with the records."""
+
+from specdec.contracts import Draw
+from specdec.requests import Request
+from specdec.tree import TreeSketch
+from specdec.watching import draft_levels, ranked_children
+
+
+def watched_run(decoder, prompts, **options):
+    views = []
+    run = decoder.start([Request(p, **options) for p in prompts], watch=views.append)
+    while run.rows:
+        decoder.step(run)
+    return run, views
+
+
+def test_every_step_of_every_sequence_is_seen_once_with_its_record(compose, table, strategy):
+    decoder = compose(table(), strategy)
+    run, views = watched_run(decoder, [[1, 2], [3], [4, 5, 6]], max_new_tokens=30)
+    for row in run.ended:
+        seen = [view.record for view in views if view.sequence == row.number]
+        assert all(a is b for a, b in zip(seen, row.records, strict=True))
+
+
+def test_a_run_that_is_watched_gives_the_tokens_of_one_that_is_not(compose, table, strategy):
+    decoder = compose(table(), strategy)
+    run, _ = watched_run(decoder, [[1, 2]], max_new_tokens=30, seed=3, sampling={"temperature": 1.0})
+    alone = decoder.generate([[1, 2]], max_new_tokens=30, seed=3, sampling={"temperature": 1.0})[0]
+    assert tuple(run.ended[0].emitted.tokens) == alone.tokens
+
+
+def test_tested_levels_are_as_many_as_the_record_says_and_accepted_ones_have_a_rank(compose, table, strategy):
+    decoder = compose(table(), strategy)
+    _, views = watched_run(decoder, [[1, 2], [3]], max_new_tokens=40, sampling={"temperature": 1.0}, seed=1)
+    ranks = set()
+    for view in views:
+        levels = draft_levels(view)
+        assert len(levels) == view.record.tested
+        taken = [level for level in levels if level.rank is not None]
+        assert len(taken) == min(len(view.verdict.path), view.record.tested)
+        for level, node in zip(taken, view.verdict.path, strict=False):
+            drawn = list(dict.fromkeys(view.tree.draws[level.node]))
+            assert drawn[level.rank] == node
+            assert level.num_children == len(set(drawn)) == len(view.tree.children[level.node])
+            ranks.add(level.rank)
+    assert 0 in ranks
+
+
+def test_a_child_that_was_drawn_twice_has_the_rank_of_its_first_draw():
+    sketch = TreeSketch(0, 5)
+    first, second = sketch.add(0, 1), sketch.add(0, 2)
+    tree = sketch.freeze(Draw.IID, draws={0: (second, second, first)})
+    assert ranked_children(tree, 0) == [second, first]
+    assert ranked_children(tree, first) == []
