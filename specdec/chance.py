@@ -33,6 +33,15 @@ class DraftChance(ABC):
     def flip(self, probability: float) -> bool:
         """True with this probability."""
 
+    @abstractmethod
+    def couple(self, probs: Tensor, count: int, position: int) -> list[int]:
+        """The `count` ids with the largest log(probs) + G, best first; G is the noise by which the target draws at `position`.
+
+        The first is what the target would draw there if `probs` [vocab] were its own. Fewer once the support is exhausted.
+        Only for builders that declare COUPLED draws: what they draft is not independent of the verifier's choices.
+        Source: arXiv 2408.07978.
+        """
+
 
 class TargetChance(ABC):
     """The coins of one sequence's verification."""
@@ -69,11 +78,16 @@ class _Positions:
         self.last = position
 
 
+def _target_key(seed: int) -> int:
+    """The key of the noise of a request's target draws."""
+    return mix(seed, 1)
+
+
 class SeededTargetChance(TargetChance):
     """Choices keyed by (seed, position, token): plain decoding with the same seed draws the same tokens."""
 
     def __init__(self, seed: int) -> None:
-        self._seed = mix(seed, 1)
+        self._seed = _target_key(seed)
         self._flips = 0
         self._positions = _Positions()
 
@@ -95,6 +109,7 @@ class SeededDraftChance(DraftChance):
 
     def __init__(self, seed: int) -> None:
         self._seed = mix(seed, 3)
+        self._noise_key = _target_key(seed)
         self._flips = 0
         self._generator = torch.Generator().manual_seed(signed(self._seed))
 
@@ -109,6 +124,11 @@ class SeededDraftChance(DraftChance):
     def flip(self, probability: float) -> bool:
         self._flips += 1
         return (mix(self._seed, 4, self._flips) >> 11) * 2.0**-53 < probability
+
+    def couple(self, probs: Tensor, count: int, position: int) -> list[int]:
+        ids = probs.detach().nonzero()[:, 0]
+        keys = torch.log(probs.detach()[ids].to(torch.float64)) + gumbels(self._noise_key, position, ids)
+        return ids[keys.topk(min(count, len(ids))).indices].tolist()
 
 
 class _Script:
@@ -182,6 +202,10 @@ class ReplayDraftChance(DraftChance):
 
     def flip(self, probability: float) -> bool:
         return self._script.branch([1 - probability, probability]) == 1
+
+    def couple(self, probs: Tensor, count: int, position: int) -> list[int]:  # noqa: ARG002
+        """Every order that the noise can give, with its law by itself; that it is the target's noise too is not enumerated."""
+        return self.draw(probs, count, replacement=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,8 @@ class Features:
 class DrafterDeclaration:
     """`targets` are specs of further models that the drafter needs, by option name; compose loads and injects them.
 
+    `drafters` are specs of further drafters that it asks, as they stand in its option `parts`; they are injected likewise, and
+    what they need is added to what it declares.
     `unread`: its files are out of reach until it is loaded, so that this is what the options alone tell.
     """
 
@@ -68,6 +70,7 @@ class DrafterDeclaration:
     targets: tuple[tuple[str, object], ...] = ()
     drafts: bool = True
     unread: bool = False
+    drafters: tuple[object, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,13 @@ class Mismatch:
 ALL_SHAPES = frozenset(Shape)
 
 
+def united(own: Features, parts: Iterable[Features]) -> Features:
+    """Everything that several readers of hidden states want, each layer once, in the order in which it is first named."""
+    every = [own, *parts]
+    layers = dict.fromkeys(layer for features in every for layer in features.layers)
+    return Features(last=any(features.last for features in every), layers=tuple(layers))
+
+
 def effective_draws(builder: BuilderDeclaration) -> frozenset[Draw]:
     """The kinds of draw under which the builder's trees may be verified; one child is both i.i.d. and without replacement."""
     if builder.shape is Shape.CHAIN and builder.draw in (Draw.IID, Draw.WITHOUT_REPLACEMENT):
@@ -166,11 +176,11 @@ def _builder_and_verifier(
     made, rule = builder.declares, verifier.declares
     if not effective_draws(made) & rule.accepts:
         wanted = " or ".join(sorted(rule.accepts))
-        yield Mismatch(
-            "draw",
-            ("tree", "verifier"),
-            f"tree '{builder.name}' makes {made.draw} draws; verifier '{verifier.name}' needs {wanted} draws",
-        )
+        makes = _coupled(builder.name) if made.draw is Draw.COUPLED else f"tree '{builder.name}' makes {made.draw} draws"
+        message = f"{makes}; verifier '{verifier.name}' needs {wanted} draws"
+        yield Mismatch("draw", ("tree", "verifier"), message)
+    elif made.draw is Draw.COUPLED and rule.reads_q:
+        yield Mismatch("coupled", ("tree", "verifier"), f"{_coupled(builder.name)}; verifier '{verifier.name}' reads q")
     if made.shape not in rule.shapes:
         wanted = " or ".join(sorted(rule.shapes))
         yield Mismatch(
@@ -185,6 +195,11 @@ def _builder_and_verifier(
             f"tree '{builder.name}' cuts nodes after looking at what was drawn, so that they no longer follow q; "
             f"verifier '{verifier.name}' reads q",
         )
+
+
+def _coupled(builder: str) -> str:
+    why = "the law holds only where each emitted token is one draw from p, and a draft is accepted if it equals that"
+    return f"tree '{builder}' makes coupled draws, with the noise by which the target draws: {why}"
 
 
 def _drafter_and_verifier(

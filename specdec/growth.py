@@ -1,8 +1,11 @@
 """Growing the draft trees of a batch: all sequences' builders advance in lock step, the drafter answers them at once."""
 
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field, replace
 
+from torch import Tensor
+
+from specdec.chance import DraftChance
 from specdec.contracts import BuilderDeclaration, DrafterDeclaration, Draw, VerifierDeclaration
 from specdec.distributions import draft_probs
 from specdec.errors import NumericsError, PluginError
@@ -12,6 +15,7 @@ from specdec.proposals import ProposalCheck
 from specdec.records import Answer, Candidates, DraftProbs
 from specdec.requests import Row
 from specdec.tree import DraftTree, TreeError, root_only, validate
+from specdec.trimming import trimmed
 
 UNBOUNDED_NODES = 4096
 """Nodes of a draft where the target names no limit."""
@@ -28,17 +32,42 @@ class Declared:
 
 @dataclass(slots=True)
 class _Growing:
-    """One sequence's draft while it grows: the builder, and what it last asked."""
+    """One sequence's draft while it grows: the builder, and what it last asked. origins: by drafted path, whose it is."""
 
     steps: Generator[Frontier, Answer, DraftTree]
     asked: Frontier | None = None
     tree: DraftTree | None = None
+    origins: dict[tuple[int, ...], int] = field(default_factory=dict)
 
     def advance(self, answer: Answer | None) -> None:
+        if isinstance(answer, Candidates) and answer.sources and self.asked is not None:
+            for node, tokens, sources in zip(self.asked.nodes, answer.tokens, answer.sources, strict=True):
+                above = tuple(self.asked.tree.path(node))
+                self.origins.update(((*above, token), source) for token, source in zip(tokens, sources, strict=True))
         try:
             self.asked = next(self.steps) if answer is None else self.steps.send(answer)
         except StopIteration as stop:
             self.asked, self.tree = None, stop.value
+
+
+class _Uncoupled(DraftChance):
+    """The draft coins of a builder that declares other than COUPLED draws: the target's noise is hidden from it."""
+
+    def __init__(self, inner: DraftChance, builder: str) -> None:
+        self._inner = inner
+        self._builder = builder
+
+    def draw(self, probs: Tensor, count: int, *, replacement: bool) -> list[int]:
+        return self._inner.draw(probs, count, replacement=replacement)
+
+    def flip(self, probability: float) -> bool:
+        return self._inner.flip(probability)
+
+    def couple(self, probs: Tensor, count: int, position: int) -> list[int]:  # noqa: ARG002
+        raise PluginError(
+            f"tree builder '{self._builder}' drafts with the noise by which the target draws, and does not declare it: "
+            "its draws are not independent of the verifier's; declare draw=Draw.COUPLED, which only 'match' accepts"
+        )
 
 
 class Grower:
@@ -49,14 +78,15 @@ class Grower:
         self._drafter = drafter
         self._builder = builder
         self._drafts = declared.drafter.drafts
-        self._draws = declared.builder.draw in (Draw.IID, Draw.WITHOUT_REPLACEMENT)
+        self._draws = declared.builder.draw is not Draw.DETERMINISTIC
+        self._coupled = declared.builder.draw is Draw.COUPLED
         self._proposals = ProposalCheck(type(drafter).name, target.facts.vocab_size)
         self._drafting = PartGuard("drafter", drafter)
         self._building = PartGuard("tree builder", builder)
 
     def grow(self, rows: list[Row], session: DraftSession) -> list[DraftTree]:
         """A tree per row, at its root. Raises PluginError for a drafter or builder that breaks its contract."""
-        budgets = [self._budget(row) for row in rows]
+        budgets = [self._budget(row, len(rows)) for row in rows]
         growing = [self._begin(row, budget) for row, budget in zip(rows, budgets, strict=True)]
         while any(one is not None and one.asked is not None for one in growing):
             frontiers = [None if one is None else one.asked for one in growing]
@@ -69,13 +99,14 @@ class Grower:
             for row, one, frontier, proposal in zip(rows, growing, frontiers, answers, strict=True):
                 if one is not None and frontier is not None:
                     self._advance(one, self._answer(row, frontier, proposal))
-        return [self._finished(row, budget, one) for row, budget, one in zip(rows, budgets, growing, strict=True)]
+        return trimmed([self._finished(row, budget, one) for row, budget, one in zip(rows, budgets, growing, strict=True)])
 
     def _begin(self, row: Row, budget: Budget) -> _Growing | None:
         if not self._drafts or budget.depth < 1 or budget.nodes < 1:
             return None
         with self._building:
-            one = _Growing(self._builder.grow(row.tokens[-1], len(row.tokens) - 1, budget, row.coins.draft))
+            chance = row.coins.draft if self._coupled else _Uncoupled(row.coins.draft, self._builder.name)
+            one = _Growing(self._builder.grow(row.tokens[-1], len(row.tokens) - 1, budget, chance))
         self._advance(one, None)
         return one
 
@@ -96,14 +127,24 @@ class Grower:
                 f"tree builder '{self._builder.name}' asked for nodes {nodes} of a tree of {len(asked.tree)} nodes"
             )
 
-    def _budget(self, row: Row) -> Budget:
+    def _budget(self, row: Row, num_rows: int) -> Budget:
         limit = self._target.facts.max_tree_nodes
         nodes = UNBOUNDED_NODES if limit is None else limit - 1
-        return Budget(nodes=nodes, depth=row.remaining - 1, stop_ids=row.warp.stop_ids)
+        last = row.records[-1] if row.records else None
+        return Budget(
+            nodes=nodes,
+            depth=row.remaining - 1,
+            stop_ids=row.warp.stop_ids,
+            rows=num_rows,
+            last=last,
+            memory=row.memory,
+        )
 
     def _answer(self, row: Row, frontier: Frontier, answer: object) -> Answer:
         proposal = self._proposals.check(answer, len(frontier.nodes))
         if not self._draws or isinstance(proposal, Candidates):
+            return proposal
+        if self._coupled and not row.warp.sampling.temperature:
             return proposal
         cuts, vocab_size = row.warp.sampling.draft_cuts, self._target.facts.vocab_size
         try:
@@ -124,6 +165,8 @@ class Grower:
                 validate(tree, vocab_size=self._target.facts.vocab_size)
         except TreeError as error:
             raise PluginError(f"tree builder '{name}' returned a tree that is none: {error}") from error
+        if self._coupled and (others := set(tree.draw.values()) - {Draw.COUPLED}):
+            raise PluginError(f"tree builder '{name}' declares coupled draws and stamps some as {' and '.join(sorted(others))}")
         if tree.root_position != root or tree.tokens[0] != row.tokens[-1]:
             raise PluginError(f"tree builder '{name}' returned a tree with another root than it was given")
         if tree.num_drafted > budget.nodes or tree.max_depth > budget.depth:
@@ -131,4 +174,9 @@ class Grower:
                 f"tree builder '{name}' returned {tree.num_drafted} nodes of depth {tree.max_depth}; "
                 f"the budget is {budget.nodes} nodes of depth {budget.depth}"
             )
-        return tree
+        return replace(tree, source=_sources(tree, one.origins)) if one.origins and not tree.source else tree
+
+
+def _sources(tree: DraftTree, origins: Mapping[tuple[int, ...], int]) -> tuple[int, ...]:
+    """By node, whose it is; the root is nobody's, and counts as the first drafter's."""
+    return tuple(origins.get(tuple(tree.path_tokens(node)), 0) for node in range(len(tree)))

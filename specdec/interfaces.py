@@ -209,7 +209,8 @@ class TreeBuilder(ABC, Generic[OptionsT]):
     ) -> Generator[Frontier, Answer, DraftTree]:
         """Yield frontiers, receive one answer each, return the tree, within `budget`.
 
-        A drawing builder receives `DraftProbs`, a deterministic one `Distributions` or `Candidates`.
+        A drawing builder receives `DraftProbs`, a deterministic one `Distributions` or `Candidates`. A coupled one receives
+        `DraftProbs`, and at temperature 0, where the target draws without noise, what a deterministic one does.
         """
 
 
@@ -239,9 +240,11 @@ class BuildTools:
     """What compose hands to `build`. target: the main target (absent while that itself is built).
 
     targets: further models that the drafter declared, loaded. find_tree: name or path -> file of a tree shape.
+    drafters: further drafters that it declared, built, each with what it declares itself.
     """
 
     target: Target | None = None
     targets: Mapping[str, Target] = field(default_factory=dict)
     find_tree: Callable[[str], Path] = Path
     sampling_seed: int = 0
+    drafters: tuple[tuple[Drafter, DrafterDeclaration], ...] = ()

@@ -127,3 +127,12 @@ def test_features_are_true_only_when_something_is_wanted():
     assert not Features()
     assert Features(last=True)
     assert Features(layers=(0,))
+
+
+def test_coupled_draws_go_with_no_rule_that_reads_q_whatever_it_accepts():
+    builder = NamedDeclaration("coupled", BuilderDeclaration(Draw.COUPLED, Shape.CHAIN, ANY))
+    drafter = NamedDeclaration("model", DrafterDeclaration(Gives.DISTRIBUTIONS))
+    for reads_q in (False, True):
+        rule = NamedDeclaration("rule", VerifierDeclaration(frozenset(Draw), ALL_SHAPES, reads_q=reads_q))
+        found = [mismatch.rule for mismatch in mismatches(drafter=drafter, builder=builder, verifier=rule)]
+        assert found == (["coupled"] if reads_q else [])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,19 @@ def test_it_is_proved_like_any_other(installed):
     assert result.returncode == 0, result.stderr
     assert "law-exact (L3)" in result.stdout
     assert "'follower' itself" in result.stdout
+
+
+@pytest.mark.slow
+def test_its_own_tests_pass_and_use_the_kit(installed, tmp_path):
+    """Run as its author would: pytest in a folder of its own, the package installed."""
+    tests = tmp_path / "tests"
+    shutil.copytree(EXAMPLE / "tests", tests, ignore=shutil.ignore_patterns("__pycache__"))
+    paths = os.pathsep.join([str(installed), str(EXAMPLE.parent.parent)])
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tests), str(tests)]
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "3 passed" in result.stdout
 
 
 @pytest.mark.slow

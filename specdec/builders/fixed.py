@@ -1,34 +1,20 @@
 """`fixed`: the drafter's best children in the shape of a tree file."""
 
 from collections.abc import Generator
-from typing import Annotated, ClassVar, Self
-
-from pydantic import Field, model_validator
+from typing import ClassVar
 
 from specdec.chance import DraftChance
 from specdec.contracts import BuilderDeclaration, Draw, Gives, Shape
-from specdec.errors import SpecdecError, SpecError
+from specdec.errors import SpecdecError
 from specdec.interfaces import Budget, BuildTools, Frontier, PartOptions, TreeBuilder
 from specdec.records import Answer, DraftProbs
 from specdec.tree import DraftTree, TreeSketch
-from specdec.tree_files import Paths, TreeName, Widths, one_shape, read_tree
+from specdec.tree_files import ShapeOptions
 from specdec.tree_shapes import RankPath, TreeShape
 
 
-class FixedOptions(PartOptions):
+class FixedOptions(ShapeOptions):
     """Options of `fixed`: exactly one of them."""
-
-    file: Annotated[TreeName | None, Field(description="a tree file: name or path")] = None
-    paths: Annotated[Paths | None, Field(description="the shape itself: paths of ranks")] = None
-    widths: Annotated[Widths | None, Field(description="children of every node, level by level")] = None
-
-    @model_validator(mode="after")
-    def _one_shape(self) -> Self:
-        try:
-            one_shape(file=self.file, paths=self.paths, widths=self.widths)
-        except SpecError as error:
-            raise ValueError(str(error)) from error
-        return self
 
 
 class Fixed(TreeBuilder[FixedOptions]):
@@ -46,7 +32,7 @@ class Fixed(TreeBuilder[FixedOptions]):
     @classmethod
     def declares(cls, options: FixedOptions) -> BuilderDeclaration:
         """A tree, or a chain if the shape is one; a file that is still a bare name counts as a tree."""
-        shape = one_shape(file=options.file, paths=options.paths, widths=options.widths)
+        shape = options.known_shape
         return BuilderDeclaration(
             draw=Draw.DETERMINISTIC,
             shape=Shape.CHAIN if shape is not None and shape.is_chain else Shape.TREE,
@@ -58,8 +44,7 @@ class Fixed(TreeBuilder[FixedOptions]):
     @classmethod
     def build(cls, options: FixedOptions, tools: BuildTools) -> "Fixed":
         """Read the tree file. Raises SpecError for one that is malformed."""
-        shape = one_shape(file=options.file, paths=options.paths, widths=options.widths)
-        return cls(shape if shape is not None else read_tree(tools.find_tree(options.file or "")).shape)
+        return cls(options.shape(tools.find_tree))
 
     def grow(
         self,

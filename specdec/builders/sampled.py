@@ -1,37 +1,26 @@
 """`sampled`: children drawn from the drafter's q, in a given shape."""
 
 from collections.abc import Generator
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from specdec.chance import DraftChance
 from specdec.contracts import BuilderDeclaration, Draw, Gives, Shape
-from specdec.errors import SpecdecError, SpecError
+from specdec.errors import SpecdecError
 from specdec.interfaces import Budget, BuildTools, Frontier, PartOptions, TreeBuilder
 from specdec.records import Answer, DraftProbs
 from specdec.tree import DraftTree, TreeSketch
-from specdec.tree_files import Paths, TreeName, Widths, one_shape, read_tree
+from specdec.tree_files import ShapeOptions
 from specdec.tree_shapes import RankPath, TreeShape
 
 
-class SampledOptions(PartOptions):
+class SampledOptions(ShapeOptions):
     """Options of `sampled`: one of file, paths and widths, and how to draw."""
 
-    file: Annotated[TreeName | None, Field(description="a tree file: name or path")] = None
-    paths: Annotated[Paths | None, Field(description="the shape itself: paths of ranks")] = None
-    widths: Annotated[Widths | None, Field(description="children of every node, level by level")] = None
     replacement: Annotated[bool, Field(description="draw siblings i.i.d., so that they may repeat")] = False
-
-    @model_validator(mode="after")
-    def _one_shape(self) -> Self:
-        try:
-            one_shape(file=self.file, paths=self.paths, widths=self.widths)
-        except SpecError as error:
-            raise ValueError(str(error)) from error
-        return self
 
 
 class Sampled(TreeBuilder[SampledOptions]):
@@ -58,7 +47,7 @@ class Sampled(TreeBuilder[SampledOptions]):
     @classmethod
     def declares(cls, options: SampledOptions) -> BuilderDeclaration:
         """I.i.d. or without-replacement draws, in a tree, or in a chain if the shape is one."""
-        shape = one_shape(file=options.file, paths=options.paths, widths=options.widths)
+        shape = options.known_shape
         return BuilderDeclaration(
             draw=Draw.IID if options.replacement else Draw.WITHOUT_REPLACEMENT,
             shape=Shape.CHAIN if shape is not None and shape.is_chain else Shape.TREE,
@@ -70,10 +59,7 @@ class Sampled(TreeBuilder[SampledOptions]):
     @classmethod
     def build(cls, options: SampledOptions, tools: BuildTools) -> "Sampled":
         """Read the tree file. Raises SpecError for one that is malformed."""
-        shape = one_shape(file=options.file, paths=options.paths, widths=options.widths)
-        if shape is None:
-            shape = read_tree(tools.find_tree(options.file or "")).shape
-        return cls(shape, replacement=options.replacement)
+        return cls(options.shape(tools.find_tree), replacement=options.replacement)
 
     def grow(
         self, root_token: int, root_position: int, budget: Budget, chance: DraftChance

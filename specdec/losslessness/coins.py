@@ -95,6 +95,15 @@ class WatchedDraft(DraftChance):
             ("draft flip", probability), lambda: self._ledger.recall() if inner is None else inner.flip(probability)
         )
 
+    def couple(self, probs: Tensor, count: int, position: int) -> list[int]:
+        inner = self._inner
+        return list(
+            self._ledger.ask(
+                ("couple", tuple(probs.tolist()), count, position),
+                lambda: self._ledger.recall() if inner is None else tuple(inner.couple(probs, count, position)),
+            )
+        )
+
 
 class WatchedTarget(TargetChance):
     """Target coins that are written down; without `inner`, those of the earlier leaf again."""
@@ -196,6 +205,9 @@ class _ProbeDraft(DraftChance):
 
     def flip(self, probability: float) -> bool:
         return self._probe.branch([1 - probability, probability]) == 1
+
+    def couple(self, probs: Tensor, count: int, position: int) -> list[int]:  # noqa: ARG002
+        return self.draw(probs, count, replacement=False)
 
 
 class _ProbeTarget(TargetChance):

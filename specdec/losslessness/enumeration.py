@@ -1,8 +1,9 @@
 """The law of a decoder on a tabular target, by running its own code once per outcome of its coins."""
 
 import itertools
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from math import fsum
 
@@ -17,6 +18,8 @@ from specdec.interfaces import DraftStart, Target
 from specdec.losslessness.coins import Probe, law_of
 from specdec.losslessness.exact import Emission, ExactProof, NextLaw, prove
 from specdec.losslessness.guards import blamed, check_verdict
+from specdec.losslessness.pathwise import Witness, check_run, check_step, shares_noise
+from specdec.losslessness.transport import MOST_TOKENS, best_acceptance
 from specdec.records import HiddenStates, Verdict
 from specdec.requests import Request, Row, open_rows
 from specdec.tree import DraftTree
@@ -34,8 +37,24 @@ def prove_step(decoder: Decoder, prefix: Sequence[int], *, depth: int | None, de
 
     deadline: on the clock of `time.monotonic`. Raises OutOfTime, NotAFunctionOfItsCoins, and PluginError for a part that fails.
     """
-    law = step_law(decoder, prefix, depth=depth, deadline=deadline)
-    return prove(law, target_law(decoder.target, decoder.sampling, prefix))
+    drafts = draft_law(decoder, prefix, depth=depth, deadline=deadline)
+    next_law = target_law(decoder.target, decoder.sampling, prefix)
+    proof = prove(_law_given(decoder, prefix, drafts, deadline), next_law)
+    best = _best_first_accepted(drafts, next_law(()))
+    if shares_noise(decoder) and decoder.sampling.temperature:
+        return replace(proof, expected_accepted=math.nan, accepted_at_least=(), best_first_accepted=best)
+    return replace(proof, best_first_accepted=best)
+
+
+def _best_first_accepted(drafts: Mapping["Draft", float], p: Sequence[float]) -> float:
+    if len(p) > MOST_TOKENS:
+        return math.nan
+    sets: dict[frozenset[int], float] = {}
+    for draft, mass in drafts.items():
+        tree = draft.tree
+        drafted = frozenset(tree.tokens[child] for child in tree.children[0] if child not in tree.scouts)
+        sets[drafted] = sets.get(drafted, 0.0) + mass
+    return best_acceptance(p, sets)
 
 
 def prove_run(
@@ -90,8 +109,11 @@ def run_leaves(decoder: Decoder, prompt: Sequence[int], *, steps: int, max_new_t
 def _running(decoder: Decoder, prompt: Sequence[int], steps: int, max_new_tokens: int) -> Callable[[Coins], Emission]:
     parts = (decoder.drafter.name, decoder.builder.name, decoder.verifier.name)
     names = "drafter '{}', tree '{}' or verifier '{}'".format(*parts)
+    coupled = shares_noise(decoder)
 
     def run(coins: Coins) -> Emission:
+        witness = Witness(coins.target)
+        coins = Coins(coins.draft, witness if coupled else coins.target)
         with blamed(names):
             batch = decoder.start([Request(tuple(prompt), max_new_tokens=max_new_tokens)], coins=lambda _: coins)
             row = (batch.rows + batch.ended)[0]
@@ -101,6 +123,8 @@ def _running(decoder: Decoder, prompt: Sequence[int], steps: int, max_new_tokens
                     batch.state.check_integrity()
         accepted = [record.accepted for record in row.records]
         tokens = tuple(row.tokens[len(prompt) :])
+        if coupled:
+            check_run(witness, tokens, len(prompt), decoder.verifier.name)
         return Emission(tokens, tuple(accepted + [0] * (steps - len(accepted))))
 
     return run
@@ -128,8 +152,20 @@ def step_law(
     The draft's coins and the verifier's are independent streams, so that the draft's law is enumerated first, then the
     verifier's given each distinct draft: far fewer leaves than through `Decoder.step`, the same law.
     """
+    return _law_given(decoder, prefix, draft_law(decoder, prefix, depth=depth, deadline=deadline), deadline)
+
+
+def draft_law(
+    decoder: Decoder, prefix: Sequence[int], *, depth: int | None, deadline: float | None = None
+) -> dict[Draft, float]:
+    """The law of the first draft after `prefix`, drafting at most `depth` levels."""
+    return law_of(lambda coins: _draft(decoder, prefix, depth, coins), deadline=deadline)
+
+
+def _law_given(
+    decoder: Decoder, prefix: Sequence[int], drafts: Mapping[Draft, float], deadline: float | None
+) -> dict[Emission, float]:
     law: dict[Emission, float] = {}
-    drafts = law_of(lambda coins: _draft(decoder, prefix, depth, coins), deadline=deadline)
     for draft, draft_mass in drafts.items():
         verdicts = law_of(_verification(decoder, prefix, draft.tree), deadline=deadline)
         for verdict, mass in verdicts.items():
@@ -190,10 +226,15 @@ def _verification(decoder: Decoder, prefix: Sequence[int], tree: DraftTree) -> C
     warp = Warp(decoder.sampling, prompt_length=len(prefix), stop_ids=decoder.target.facts.stop_ids)
     p = warp.dists(logits, list(prefix), tree)
     verifier, vocab_size = decoder.verifier, decoder.target.facts.vocab_size
+    coupled = shares_noise(decoder)
 
     def run(coins: Coins) -> Verdict:
+        witness = Witness(coins.target) if coupled else None
         with blamed(f"verifier '{verifier.name}'"):
-            verdict = verifier.verify(tree, p, coins.target)
-        return check_verdict(verdict, tree, vocab_size=vocab_size, verifier=verifier.name)
+            verdict = verifier.verify(tree, p, witness or coins.target)
+        checked = check_verdict(verdict, tree, vocab_size=vocab_size, verifier=verifier.name)
+        if witness is not None:
+            check_step(witness, tree, p, checked, verifier.name)
+        return checked
 
     return run

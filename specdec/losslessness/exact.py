@@ -1,6 +1,6 @@
 """The exact proof: the law of what was emitted, against the law that the target would have emitted by itself."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
 
@@ -22,6 +22,35 @@ class Emission:
 
 
 @dataclass(frozen=True, slots=True)
+class Violation:
+    """A prefix after which the next token's law is not the target's: the node of that path in the draft tree is the guilty one.
+
+    reached: probability of getting there. got, wanted: [vocab] the law of the next token there, and the target's. tv: their
+    distance; times `reached` it is what the prefix adds to the whole.
+    """
+
+    prefix: tuple[int, ...]
+    reached: float
+    got: tuple[float, ...]
+    wanted: tuple[float, ...]
+
+    @property
+    def tv(self) -> float:
+        return fsum(abs(a - b) for a, b in zip(self.got, self.wanted, strict=True)) / 2
+
+    @property
+    def words(self) -> str:
+        """Where it is, what comes out there, and what should."""
+        token = max(range(len(self.got)), key=lambda t: abs(self.got[t] - self.wanted[t]))
+        where = f"after the emitted tokens {list(self.prefix)}" if self.prefix else "at the root"
+        node = f", at the node of that path (depth {len(self.prefix)})" if self.prefix else ""
+        return (
+            f"{where}{node}, reached with probability {self.reached:.4g}, the next token is {token} with probability "
+            f"{self.got[token]:.6g}; the target's law gives {self.wanted[token]:.6g}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ExactProof:
     """What enumeration found.
 
@@ -31,6 +60,9 @@ class ExactProof:
     accepted_at_least[i]: probability of more than i accepted tokens in the first step.
     worst_prefix: emitted tokens after which the next token's law is farthest from the target's, weighted by the probability
     of getting there; worst_prefix_tv: that conditional distance.
+    violations: all prefixes after which the law is wrong, the worst first.
+    best_first_accepted: the most that any lossless verifier could make of accepted_at_least[0] with these drafts; NaN if not
+    asked for.
     """
 
     tv: float
@@ -40,6 +72,8 @@ class ExactProof:
     accepted_at_least: tuple[float, ...]
     worst_prefix: tuple[int, ...]
     worst_prefix_tv: float
+    violations: tuple[Violation, ...] = ()
+    best_first_accepted: float = float("nan")
 
     @property
     def holds(self) -> bool:
@@ -60,16 +94,19 @@ def prove(law: Mapping[Emission, float], next_law: NextLaw, *, num_tokens: int |
         raise SpecdecError(f"token {strangers[0]!r} was emitted; the target has {vocab_size} tokens")
     length = max(len(outcome.tokens) for outcome in law) if num_tokens is None else num_tokens
     reached = _reached(law, length)
-    prefix, conditional = _worst_prefix(reached, next_law)
+    differences = sorted(_differences(reached, next_law), key=lambda v: (-v.reached * v.tv, v.prefix))
+    wrong = [v for v in differences if v.reached * v.tv > TOLERANCE]
+    tv = _total_variation(reached, next_law, length)
     counts = _first_step_counts(law)
     return ExactProof(
-        tv=_total_variation(reached, next_law, length),
+        tv=tv,
         num_tokens=length,
         num_outcomes=len(law),
         expected_accepted=fsum(counts),
         accepted_at_least=counts,
-        worst_prefix=prefix,
-        worst_prefix_tv=conditional,
+        worst_prefix=differences[0].prefix if differences else (),
+        worst_prefix_tv=differences[0].tv if differences else 0.0,
+        violations=tuple(wrong or (differences[:1] if tv > TOLERANCE else ())),
     )
 
 
@@ -109,18 +146,14 @@ def _total_variation(reached: Mapping[tuple[int, ...], float], next_law: NextLaw
     return fsum(differences) / 2
 
 
-def _worst_prefix(reached: Mapping[tuple[int, ...], float], next_law: NextLaw) -> tuple[tuple[int, ...], float]:
-    worst: tuple[float, tuple[int, ...], float] = (-1.0, (), 0.0)
+def _differences(reached: Mapping[tuple[int, ...], float], next_law: NextLaw) -> Iterator[Violation]:
+    """Each prefix that some run exceeds, with the law of what comes next."""
     for prefix in sorted({longer[:-1] for longer in reached if longer}):
-        probs = next_law(prefix)
-        masses = [reached.get((*prefix, token), 0.0) for token in range(len(probs))]
+        wanted = tuple(next_law(prefix))
+        masses = [reached.get((*prefix, token), 0.0) for token in range(len(wanted))]
         total = fsum(masses)
-        if total <= 0:
-            continue
-        weighted = fsum(abs(mass - total * prob) for mass, prob in zip(masses, probs, strict=True)) / 2
-        if weighted > worst[0]:
-            worst = (weighted, prefix, weighted / total)
-    return worst[1], worst[2]
+        if total > 0:
+            yield Violation(prefix, total, tuple(mass / total for mass in masses), wanted)
 
 
 def _first_step_counts(law: Mapping[Emission, float]) -> tuple[float, ...]:

@@ -1,5 +1,7 @@
 """What the proofs of a strategy say."""
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from specdec.losslessness.exact import TOLERANCE, ExactProof
@@ -25,6 +27,7 @@ class StrategyProof:
 
     own_drafter: 'all', 'some' or 'none' of the proofs ran the strategy's own drafter; because: why a table stood in.
     covered, left_out: in words, what was enumerated and what was not. reason: why it is refuted, where no law could be found.
+    table_parts: of a drafter that asks others, those in whose place a table stood.
     """
 
     strategy: str
@@ -34,6 +37,7 @@ class StrategyProof:
     left_out: tuple[str, ...]
     instances: tuple[Instance, ...]
     reason: str | None = None
+    table_parts: tuple[str, ...] = ()
 
     @property
     def tv(self) -> float:
@@ -59,8 +63,27 @@ class StrategyProof:
 
     @property
     def expected_tau(self) -> float:
-        """Tokens of a step, next token included: the mean over single steps at the highest temperature; NaN without one."""
+        """Tokens of a step, next token included: the mean over single steps at the highest temperature.
+
+        NaN without one, and where drafts share the target's noise: enumeration draws them apart.
+        """
+        return self._mean(lambda proof: 1 + proof.expected_accepted)
+
+    @property
+    def first_accepted(self) -> float:
+        """Probability that some child of the root is accepted, a mean like `expected_tau`; NaN without one."""
+        return self._mean(
+            lambda proof: proof.expected_accepted if math.isnan(proof.expected_accepted) else sum(proof.accepted_at_least[:1])
+        )
+
+    @property
+    def best_first_accepted(self) -> float:
+        """The most that any lossless rule could make of that with the same drafts; NaN where it was not found."""
+        return self._mean(lambda proof: proof.best_first_accepted)
+
+    def _mean(self, value: Callable[[ExactProof], float]) -> float:
+        """Over single steps at the highest temperature; NaN without one."""
         steps = [instance for instance in self.instances if instance.steps == 1]
         hottest = max((instance.temperature for instance in steps), default=0.0)
-        values = [1 + i.proof.expected_accepted for i in steps if i.temperature == hottest]
+        values = [value(i.proof) for i in steps if i.temperature == hottest]
         return sum(values) / len(values) if values else float("nan")

@@ -13,6 +13,7 @@ from specdec.losslessness.coins import NotAFunctionOfItsCoins, OutOfTime
 from specdec.losslessness.enumeration import prove_run, prove_step, step_size
 from specdec.losslessness.exact import ExactProof
 from specdec.losslessness.guards import blamed, with_smaller_drafts
+from specdec.losslessness.pathwise import NotTheTargetsDraws
 from specdec.losslessness.proof_plan import RUN_PROMPT, RUN_TOKENS, Group, fitted, groups_for
 from specdec.losslessness.report import Instance, StrategyProof
 from specdec.losslessness.stand_ins import StandIn, stand_in
@@ -81,12 +82,15 @@ class _Prover:
                     break
         except NotAFunctionOfItsCoins as error:
             reason = f"not a function of its coins: {error}"
+        except NotTheTargetsDraws as error:
+            reason = str(error)
         except PluginError:
             if not self._refuted:
                 raise
         name = self.plan.parts[Kind.DRAFTER].name
         covered, left_out = tuple(self.covered), tuple(self.left_out)
-        return StrategyProof(self.plan.spec.name, name, self.because, covered, left_out, tuple(self.instances), reason)
+        tables = tuple(self.plan.drafters[number].name for number in self._table_parts)
+        return StrategyProof(self.plan.spec.name, name, self.because, covered, left_out, tuple(self.instances), reason, tables)
 
     def _groups(self) -> tuple[Group, ...]:
         declares = self.plan.parts[Kind.DRAFTER].declares
@@ -107,6 +111,16 @@ class _Prover:
         """The vocabulary of the strategy's own target, if it is small enough to be enumerated."""
         declared: int | None = self.plan.parts[Kind.TARGET].declares.vocab_size
         return declared if declared is not None and declared <= SMALL_VOCAB else None
+
+    @property
+    def _table_parts(self) -> list[int]:
+        """The drafters, of those that the strategy's own asks, that need hidden states or a model."""
+        models = {option for option, part in self.plan.nested.items() if part.name != "tabular"}
+        return [
+            number
+            for number, part in enumerate(self.plan.drafters)
+            if part.declares.features or any(option.startswith(f"parts.{number}.") for option in models)
+        ]
 
     def _why_not_itself(self, vocab_size: int) -> str | None:
         """Why the strategy's own drafter cannot run on a table of so many tokens; None if it can.
@@ -192,6 +206,10 @@ class _Prover:
         resolved = {**self.plan.resolved(), "target": model.target, "sampling": _plain(sampling)}
         if not own:
             resolved["drafter"] = model.drafter
+        elif tables := self._table_parts:
+            parts = resolved["drafter"]["parts"]
+            kept = [model.drafter if number in tables else part for number, part in enumerate(parts)]
+            resolved["drafter"] = {**resolved["drafter"], "parts": kept}
         try:
             with blamed("a part"):
                 return build(check(read(resolved, self.shop), self.shop), self.shop)

@@ -155,3 +155,29 @@ def test_a_drafter_that_remembers_acceptance_is_still_lossless(builder, options,
 def test_too_large_an_enumeration_is_refused():
     with pytest.raises(SpecdecError, match="more than 10 leaves"):
         outcomes(lambda coins: tuple(coins.draft.draw(torch.ones(3), 3, replacement=True)), limit=10)
+
+
+def test_a_violation_says_where_what_comes_out_and_what_should():
+    def fair(emitted):
+        return (0.5, 0.5)
+
+    law = {Emission((0, 0), (1,)): 0.3, Emission((0, 1), (1,)): 0.2, Emission((1,), (0,)): 0.5}
+    [violation] = prove(law, fair).violations
+    assert violation.prefix == (0,)
+    assert violation.reached == pytest.approx(0.5)
+    assert violation.got == pytest.approx((0.6, 0.4))
+    assert violation.words == (
+        "after the emitted tokens [0], at the node of that path (depth 1), reached with probability 0.5, the next token is 0 "
+        "with probability 0.6; the target's law gives 0.5"
+    )
+
+
+def test_every_guilty_prefix_is_named_and_no_innocent_one():
+    """Theorem 0: a fault below one node leaves the conditional laws elsewhere as they are."""
+
+    def fair(emitted):
+        return (0.5, 0.5)
+
+    law = {Emission((0, 0), (1,)): 0.35, Emission((0, 1), (1,)): 0.15, Emission((1, 0), (1,)): 0.3, Emission((1, 1), (1,)): 0.2}
+    assert [violation.prefix for violation in prove(law, fair).violations] == [(0,), (1,)]
+    assert prove({Emission((t, u), (1,)): 0.25 for t in (0, 1) for u in (0, 1)}, fair).violations == ()

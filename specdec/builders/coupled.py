@@ -1,0 +1,82 @@
+"""`coupled`: children picked with the very noise by which the target will draw, in a given shape."""
+
+from collections.abc import Generator, Iterator
+from typing import ClassVar
+
+from specdec.chance import DraftChance
+from specdec.contracts import BuilderDeclaration, Draw, Gives, Shape
+from specdec.errors import SpecdecError
+from specdec.interfaces import Budget, BuildTools, Frontier, PartOptions, TreeBuilder
+from specdec.records import Answer, Distributions, DraftProbs
+from specdec.tree import DraftTree, TreeSketch
+from specdec.tree_files import ShapeOptions
+from specdec.tree_shapes import RankPath, TreeShape
+
+
+class CoupledOptions(ShapeOptions):
+    """Options of `coupled`: one of file, paths and widths; `widths: [1, 1, 1]` is a chain."""
+
+
+class Coupled(TreeBuilder[CoupledOptions]):
+    """A tree of given shape: the child of rank r has the r-th largest log q + G, G the target's own noise of its position.
+
+    The target draws `argmax(log p + G)`, so that the nearer q is to p, the likelier the two agree: a single draft with at least
+    (1 - TV) / (1 + TV), whatever the temperature, and always where q = p. At temperature 0 the target draws without noise, and
+    the children are the likeliest, as in `fixed`.
+    Drafts are not independent of the target's draws. The output law holds for all that only under a verifier which emits the
+    target's draws themselves and accepts where a draft is equal: then the emitted tokens are the same for every tree.
+    *Source: arXiv 2408.07978, for one draft; several children as the leading ranks of the same race.*
+    """
+
+    name: ClassVar[str] = "coupled"
+    Options: ClassVar[type[PartOptions]] = CoupledOptions
+
+    def __init__(self, shape: TreeShape) -> None:
+        self._shape = shape
+
+    @classmethod
+    def declares(cls, options: CoupledOptions) -> BuilderDeclaration:
+        """Coupled draws in a tree, or in a chain if the shape is one."""
+        shape = options.known_shape
+        return BuilderDeclaration(
+            draw=Draw.COUPLED,
+            shape=Shape.CHAIN if shape is not None and shape.is_chain else Shape.TREE,
+            needs=frozenset({Gives.DISTRIBUTIONS}),
+            max_nodes=shape.num_nodes if shape is not None else None,
+            max_depth=shape.depth if shape is not None else None,
+        )
+
+    @classmethod
+    def build(cls, options: CoupledOptions, tools: BuildTools) -> "Coupled":
+        """Read the tree file. Raises SpecError for one that is malformed."""
+        return cls(options.shape(tools.find_tree))
+
+    def grow(
+        self, root_token: int, root_position: int, budget: Budget, chance: DraftChance
+    ) -> Generator[Frontier, Answer, DraftTree]:
+        """One frontier a level: the nodes that have children in the shape. A shape too large is cut from its end."""
+        counts = self._shape.cut(nodes=budget.nodes, depth=budget.depth).child_counts()
+        sketch = TreeSketch(root_token, root_position)
+        frontier: dict[RankPath, int] = {(): 0} if counts else {}
+        while frontier:
+            answer = yield Frontier(sketch, tuple(frontier.values()))
+            position = root_position + sketch.depths[next(iter(frontier.values()))] + 1
+            rows = _children(answer, [counts[path] for path in frontier], position, chance)
+            deeper: dict[RankPath, int] = {}
+            for (path, node), tokens in zip(frontier.items(), rows, strict=True):
+                for rank, token in enumerate(tokens):
+                    child = sketch.add(node, token)
+                    if (*path, rank) in counts and token not in budget.stop_ids:
+                        deeper[*path, rank] = child
+            frontier = deeper
+        return sketch.freeze(Draw.COUPLED)
+
+
+def _children(answer: Answer, counts: list[int], position: int, chance: DraftChance) -> Iterator[list[int]]:
+    """The tokens of each frontier node's children, best first."""
+    if isinstance(answer, DraftProbs):
+        return (chance.couple(q, count, position) for q, count in zip(answer.q, counts, strict=True))
+    if not isinstance(answer, Distributions):
+        raise SpecdecError("'coupled' perturbs a distribution; it received candidates")
+    best, _ = answer.top(max(counts))
+    return (tokens[:count] for tokens, count in zip(best, counts, strict=True))

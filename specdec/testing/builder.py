@@ -1,0 +1,135 @@
+"""`check_builder`: are its trees sound, drawn as they say, and lossless under every verifier that fits?"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from specdec.contracts import Draw, Gives, Shape, effective_draws
+from specdec.decoder import Decoder
+from specdec.drafters.ngram import NgramDrafter, NgramOptions
+from specdec.interfaces import Drafter, PartOptions, TreeBuilder, Verifier
+from specdec.losslessness.coins import NotAFunctionOfItsCoins
+from specdec.losslessness.enumeration import Draft, draft_law
+from specdec.losslessness.guards import with_smaller_drafts
+from specdec.losslessness.stand_ins import StandIn
+from specdec.plugins import Kind
+from specdec.testing.draws import check_draws
+from specdec.testing.opening import Opened, opened, part_name
+from specdec.testing.proving import (
+    DEEP,
+    GREEDY,
+    HOT,
+    RULES,
+    SMALL,
+    WIDE,
+    decoder_of,
+    enumerable,
+    misfit,
+    models_of,
+    prove_loop,
+    prove_steps,
+    table_drafter,
+    target_of,
+)
+from specdec.testing.report import Checked, CheckFailed
+
+MODELS = 8
+SIZES = ((WIDE, MODELS), (DEEP, 4), (SMALL, 4))
+"""Vocabularies, and how many models of each."""
+
+
+def check_builder(cls: type[TreeBuilder], options: Mapping[str, Any] | PartOptions | None = None) -> Checked:
+    """Enumerate its drafts and, under every shipped verifier that fits, the output law. Raises CheckFailed."""
+    report = Checked(part_name(Kind.TREE, cls))
+    part = opened(Kind.TREE, cls, options, report)
+    fitting = [rule for rule in RULES if not misfit(_decoder(part, rule, models_of(SMALL, 1)[0]).declared)]
+    if not fitting:
+        raise CheckFailed(f"{report.part}: no verifier fits its declaration {part.declares}")
+    for model in _models():
+        decoder = _decoder(part, fitting[0], model)
+        with report.law("its trees are as declared, within any budget"):
+            drafts = _drafts(decoder, model)
+            for draft in drafts:
+                _check_tree(part, draft)
+            _check_budgets(decoder, model)
+        if not part.declares.prunes_on_draws:
+            with report.law("its draws follow the q that it states"):
+                check_draws(drafts)
+    for rule in fitting:
+        with report.law(f"the law is the target's under '{rule.name}'"):
+            _prove(part, rule, report)
+    with report.law("two steps of the decode loop have the target's law"):
+        _prove_loops(part, fitting, report)
+    return report
+
+
+def _models() -> Iterator[StandIn]:
+    for vocab_size, count in SIZES:
+        yield from models_of(vocab_size, count)
+
+
+def _drafter(part: Opened, model: StandIn) -> tuple[type[Drafter], PartOptions]:
+    if Gives.DISTRIBUTIONS in part.declares.needs:
+        return table_drafter(model)
+    return NgramDrafter, NgramOptions(min_confidence=0.0)
+
+
+def _decoder(part: Opened, rule: type[Verifier], model: StandIn, sampling: Any = HOT) -> Decoder:
+    verifier = (rule, rule.Options())
+    return decoder_of(target_of(model), _drafter(part, model), (part.cls, part.options), verifier, sampling)
+
+
+def _drafts(decoder: Decoder, model: StandIn) -> Mapping[Draft, float]:
+    smaller = enumerable(decoder, model.prefix)
+    if smaller is None:
+        raise CheckFailed(f"its drafts have too many outcomes on {model.vocab_size} tokens, even one node; check it with less")
+    try:
+        drafts = draft_law(smaller, model.prefix, depth=None)
+    except NotAFunctionOfItsCoins as error:
+        raise CheckFailed(f"{error}: all randomness must come from the `chance` that grow receives") from error
+    if decoder.declared.builder.draw is Draw.DETERMINISTIC and len(drafts) > 1:
+        raise CheckFailed(
+            f"it declares deterministic draws, and grows {len(drafts)} different trees after {list(model.prefix)}"
+        )
+    return drafts
+
+
+def _check_tree(part: Opened, draft: Draft) -> None:
+    tree, declares = draft.tree, part.declares
+    stamped = {tree.draw[parent] for parent, drawn in tree.draws.items() if drawn}
+    if others := stamped - effective_draws(declares):
+        raise CheckFailed(f"it declares {declares.draw} draws and stamps some as {' and '.join(sorted(others))}")
+    if declares.shape is Shape.CHAIN and not tree.is_chain:
+        parent = next(node for node, children in enumerate(tree.children) if len(children) > 1)
+        raise CheckFailed(f"it declares a chain, and node {parent} has {len(tree.children[parent])} children")
+    for name, found, most in (
+        ("nodes", tree.num_drafted, declares.max_nodes),
+        ("levels", tree.max_depth, declares.max_depth),
+    ):
+        if most is not None and found > most:
+            raise CheckFailed(f"it declares at most {most} {name}, and grew {found}")
+
+
+def _check_budgets(decoder: Decoder, model: StandIn) -> None:
+    """The grower refuses a tree beyond its budget, naming both."""
+    for depth, nodes in ((1, None), (None, 1), (1, 1)):
+        smaller = with_smaller_drafts(decoder, depth=depth, nodes=nodes)
+        for draft in draft_law(smaller, model.prefix, depth=None) if enumerable(smaller, model.prefix) else ():
+            tree = draft.tree
+            if (depth and tree.max_depth > depth) or (nodes and tree.num_drafted > nodes):
+                raise CheckFailed(
+                    f"with a budget of {depth or 'any'} levels and {nodes or 'any'} nodes it grew {tree.max_depth} levels "
+                    f"and {tree.num_drafted} nodes; what is cut must be decided before anything is drawn"
+                )
+
+
+def _prove(part: Opened, rule: type[Verifier], report: Checked) -> None:
+    for number, model in enumerate(_models()):
+        for sampling in (HOT, GREEDY) if number in (0, MODELS) else (HOT,):
+            words = f"verifier '{rule.name}' at temperature {sampling.temperature:g}"
+            prove_steps(_decoder(part, rule, model, sampling), model, words, report)
+
+
+def _prove_loops(part: Opened, fitting: list[type[Verifier]], report: Checked) -> None:
+    model = models_of(SMALL, 2)[1]
+    for rule in fitting:
+        prove_loop(_decoder(part, rule, model), model, f"verifier '{rule.name}'", report)

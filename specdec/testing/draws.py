@@ -1,0 +1,56 @@
+"""Whether drawn children follow the q that their builder states."""
+
+from collections.abc import Mapping
+
+from specdec.contracts import Draw
+from specdec.losslessness.enumeration import Draft
+from specdec.testing.report import CheckFailed
+from specdec.tree import DraftTree, TreeError
+
+ROUNDING = 1e-9
+Place = tuple[tuple[int, ...], tuple[float, ...], tuple[int, ...], Draw]
+"""Path of the parent, its stated q, the siblings drawn before, how they were drawn."""
+
+
+def check_draws(drafts: Mapping[Draft, float]) -> None:
+    """Given the path and the siblings before it, each child must follow q: as a whole, or renormalised without those.
+
+    Raises CheckFailed naming the node, the token, what it is drawn with, and what q says.
+    """
+    laws: dict[Place, dict[int, float]] = {}
+    for draft, mass in drafts.items():
+        for parent, children in draft.tree.draws.items():
+            if draft.tree.draw[parent] in (Draw.IID, Draw.WITHOUT_REPLACEMENT):
+                _count(laws, draft.tree, parent, children, mass)
+    for place, law in laws.items():
+        _check_place(place, law)
+
+
+def _count(laws: dict[Place, dict[int, float]], tree: DraftTree, parent: int, children: tuple[int, ...], mass: float) -> None:
+    try:
+        q = tuple(tree.q_of(parent).tolist())
+    except TreeError as error:
+        raise CheckFailed(f"{error}; store the row that was drawn from, and name it in q_row") from error
+    tokens = tuple(tree.tokens[child] for child in children)
+    for number, token in enumerate(tokens):
+        law = laws.setdefault((tuple(tree.path_tokens(parent)), q, tokens[:number], tree.draw[parent]), {})
+        law[token] = law.get(token, 0.0) + mass
+
+
+def _check_place(place: Place, law: Mapping[int, float]) -> None:
+    path, q, before, draw = place
+    struck = set(before) if draw is Draw.WITHOUT_REPLACEMENT else set()
+    left = [0.0 if token in struck else weight for token, weight in enumerate(q)]
+    total, reached = sum(left), sum(law.values())
+    wanted = [weight / total if total else 0.0 for weight in left]
+    got = [law.get(token, 0.0) / reached for token in range(len(q))]
+    worst = max(range(len(q)), key=lambda token: abs(got[token] - wanted[token]))
+    if abs(got[worst] - wanted[worst]) <= ROUNDING:
+        return
+    where = f"the node of path {list(path)}" if path else "the root"
+    after = f" after {list(before)}" if before else ""
+    raise CheckFailed(
+        f"the stated q is not what was drawn from: at {where}, child {len(before) + 1} ({draw} draw{after}) is token {worst} "
+        f"with probability {got[worst]:.6g}; its q {[round(weight, 4) for weight in q]} says {wanted[worst]:.6g}. Draw it with "
+        "chance.draw from the very row that is stored, and drop, sort or merge nothing afterwards"
+    )

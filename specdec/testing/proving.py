@@ -1,0 +1,159 @@
+"""Output laws of a part among honest partners, on small models that are mean in different ways."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from specdec.builders.chain import Chain, ChainOptions
+from specdec.builders.coupled import Coupled, CoupledOptions
+from specdec.builders.dynamic import Dynamic, DynamicOptions
+from specdec.builders.fixed import Fixed, FixedOptions
+from specdec.builders.sampled import Sampled, SampledOptions
+from specdec.contracts import NamedDeclaration, mismatches
+from specdec.decoder import Decoder
+from specdec.distributions import Sampling
+from specdec.drafters.tabular import Tabular as TabularDrafter
+from specdec.drafters.tabular import TabularDrafterOptions
+from specdec.growth import Declared
+from specdec.interfaces import BuildTools, Drafter, PartOptions, Target, TreeBuilder, Verifier
+from specdec.losslessness.enumeration import prove_run, prove_step, run_leaves, step_size
+from specdec.losslessness.exact import ExactProof
+from specdec.losslessness.guards import with_smaller_drafts
+from specdec.losslessness.proof_plan import CUTS
+from specdec.losslessness.stand_ins import StandIn, stand_in
+from specdec.targets.tabular import Tabular as TabularTarget
+from specdec.targets.tabular import TabularTargetOptions
+from specdec.testing.report import Checked, CheckFailed
+from specdec.verifiers.chain import Chain as ChainRule
+from specdec.verifiers.match import Match
+from specdec.verifiers.multi_round import MultiRound
+from specdec.verifiers.point_mass import PointMass
+
+WIDE, DEEP, SMALL = 4, 3, 2
+"""Vocabularies: wide enough for siblings, deep enough for levels, small enough for the decode loop."""
+
+MOST_LEAVES = 1500.0
+"""Outcomes of one proof; drafts are cut until they are no more."""
+
+RUN_LEAVES = 400.0
+
+HOT = Sampling(temperature=1.0)
+GREEDY = Sampling(temperature=0.0)
+RULES: tuple[type[Verifier], ...] = (Match, PointMass, ChainRule, MultiRound)
+
+
+@dataclass(frozen=True, slots=True)
+class Partner:
+    """A builder with options, by which drafts are made for the part under test."""
+
+    cls: type[TreeBuilder]
+    options: PartOptions
+    vocab_size: int
+
+    @property
+    def words(self) -> str:
+        given = self.options.model_dump(exclude_defaults=True)
+        shown = ", ".join(f"{key}: {list(value) if isinstance(value, tuple) else value}" for key, value in given.items())
+        return f"tree '{self.cls.name}' {{{shown}}}"
+
+
+PARTNERS = (
+    Partner(Chain, ChainOptions(length=2, draw="sampled"), DEEP),
+    Partner(Chain, ChainOptions(length=1, draw="sampled"), WIDE),
+    Partner(Chain, ChainOptions(length=3, draw="sampled"), SMALL),
+    Partner(Chain, ChainOptions(length=3), DEEP),
+    Partner(Sampled, SampledOptions(widths=(2,)), WIDE),
+    Partner(Sampled, SampledOptions(widths=(3,)), WIDE),
+    Partner(Sampled, SampledOptions(widths=(2, 1)), DEEP),
+    Partner(Sampled, SampledOptions(widths=(1, 1)), DEEP),
+    Partner(Sampled, SampledOptions(widths=(2,), replacement=True), WIDE),
+    Partner(Sampled, SampledOptions(widths=(2, 1), replacement=True), SMALL),
+    Partner(Fixed, FixedOptions(widths=(2,)), WIDE),
+    Partner(Fixed, FixedOptions(widths=(2, 2)), DEEP),
+    Partner(Dynamic, DynamicOptions(width=2, depth=3, nodes=5), DEEP),
+    Partner(Coupled, CoupledOptions(widths=(1, 1)), DEEP),
+    Partner(Coupled, CoupledOptions(widths=(2,)), WIDE),
+)
+
+
+def target_of(model: StandIn) -> TabularTarget:
+    """The stand-in's target."""
+    return TabularTarget(TabularTargetOptions(**{k: v for k, v in model.target.items() if k != "use"}))
+
+
+def table_drafter(model: StandIn) -> tuple[type[Drafter], TabularDrafterOptions]:
+    """The stand-in's drafter and its options."""
+    return TabularDrafter, TabularDrafterOptions(**{k: v for k, v in model.drafter.items() if k != "use"})
+
+
+def decoder_of(
+    target: Target,
+    drafter: tuple[type[Drafter], PartOptions],
+    builder: tuple[type[TreeBuilder], PartOptions],
+    verifier: tuple[type[Verifier], PartOptions],
+    sampling: Sampling,
+) -> Decoder:
+    """A decoder of these parts; `misfit` says whether it should be."""
+    tools = BuildTools(target=target)
+    made: list[Any] = [cls.build(options, tools) for cls, options in (drafter, builder, verifier)]
+    declared = Declared(drafter[0].declares(drafter[1]), builder[0].declares(builder[1]), verifier[0].declares(verifier[1]))
+    return Decoder(
+        target=target, drafter=made[0], builder=made[1], verifier=made[2], declared=declared, sampling=sampling, name="check"
+    )
+
+
+def misfit(declared: Declared) -> bool:
+    """Whether the contract refuses these parts together; a lossy verifier is not refused."""
+    return bool(
+        mismatches(
+            drafter=NamedDeclaration("drafter", declared.drafter),
+            builder=NamedDeclaration("tree", declared.builder),
+            verifier=NamedDeclaration("verifier", declared.verifier),
+            allow_lossy=True,
+        )
+    )
+
+
+def prove_steps(decoder: Decoder, model: StandIn, words: str, report: Checked, *, lossless: bool = True) -> ExactProof | None:
+    """One step on a stand-in, its drafts cut to what can be enumerated; None where nothing can be. Raises CheckFailed."""
+    smaller = enumerable(decoder, model.prefix)
+    if smaller is None:
+        return None
+    return _judged(prove_step(smaller, model.prefix, depth=None), model, words, report, lossless)
+
+
+def prove_loop(decoder: Decoder, model: StandIn, words: str, report: Checked, *, lossless: bool = True) -> ExactProof | None:
+    """Two steps of the decode loop on a stand-in; None where they cannot be enumerated. Raises CheckFailed."""
+    prompt = model.prefix[-5:]
+    for nodes in (None, 3, 2, 1):
+        smaller = with_smaller_drafts(decoder, depth=None, nodes=nodes)
+        if run_leaves(smaller, prompt, steps=2, max_new_tokens=6, probes=8) <= RUN_LEAVES:
+            proof = prove_run(smaller, prompt, steps=2, max_new_tokens=6)
+            return _judged(proof, model, f"{words}, two steps", report, lossless)
+    return None
+
+
+def enumerable(decoder: Decoder, prefix: tuple[int, ...]) -> Decoder | None:
+    """The decoder with drafts cut to what can be enumerated; None where even one node cannot be."""
+    for depth, nodes in CUTS:
+        smaller = with_smaller_drafts(decoder, depth=depth, nodes=nodes)
+        size = step_size(smaller, prefix, depth=None, probes=8)
+        if size.leaves + 2 * size.drafts <= MOST_LEAVES:
+            return smaller
+    return None
+
+
+def _judged(proof: ExactProof, model: StandIn, words: str, report: Checked, lossless: bool) -> ExactProof:
+    report.proofs += 1
+    report.largest_tv = max(report.largest_tv, proof.tv)
+    if lossless and not proof.holds:
+        raise CheckFailed(
+            f"the output law is not the target's with {words}, on model '{model.name}' of {model.vocab_size} tokens after "
+            f"{list(model.prefix)}: {proof.violations[0].words if proof.violations else 'the laws differ'} "
+            f"(total variation {proof.tv:.3g})"
+        )
+    return proof
+
+
+def models_of(vocab_size: int, count: int) -> list[StandIn]:
+    """Stand-ins of different tempers, the flat one first."""
+    return [stand_in(number, vocab_size) for number in range(count)]

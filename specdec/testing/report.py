@@ -1,0 +1,37 @@
+"""What a check says."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from specdec.errors import SpecdecError
+
+
+class CheckFailed(SpecdecError):
+    """A part breaks a law: names the part, the law, the place, and what would be right."""
+
+
+@dataclass(slots=True)
+class Checked:
+    """What a part has passed. laws: in words. proofs: how many output laws were enumerated; largest_tv: their distance."""
+
+    part: str
+    laws: list[str] = field(default_factory=list)
+    proofs: int = 0
+    largest_tv: float = 0.0
+
+    @contextmanager
+    def law(self, words: str) -> Iterator[None]:
+        """Count a law as passed unless something inside breaks it. Raises CheckFailed naming part and law."""
+        try:
+            yield
+        except CheckFailed as error:
+            raise CheckFailed(f"{self.part}: {words}: {error}") from error
+        except SpecdecError as error:
+            raise CheckFailed(f"{self.part}: {words}: {type(error).__name__}: {error}") from error
+        if words not in self.laws:
+            self.laws.append(words)
+
+    def __str__(self) -> str:
+        enumerated = f"; {self.proofs} output laws enumerated, at most {self.largest_tv:.1e} from the target's"
+        return f"{self.part}: " + "; ".join(self.laws) + (enumerated if self.proofs else "")

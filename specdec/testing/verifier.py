@@ -1,0 +1,132 @@
+"""`check_verifier`: is the rule lossless on every kind of draft that it declares, and does it refuse the others?"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from specdec.chance import seeded
+from specdec.contracts import Draw, Guarantee, Shape
+from specdec.distributions import Sampling
+from specdec.errors import PluginError, SpecdecError
+from specdec.interfaces import BuildTools, PartOptions, Verifier
+from specdec.plugins import Kind
+from specdec.testing.opening import Opened, opened, part_name
+from specdec.testing.proving import (
+    GREEDY,
+    HOT,
+    PARTNERS,
+    SMALL,
+    decoder_of,
+    misfit,
+    models_of,
+    prove_loop,
+    prove_steps,
+    table_drafter,
+    target_of,
+)
+from specdec.testing.report import Checked, CheckFailed
+from specdec.tree import TreeSketch
+from specdec.warp import Warp
+
+MODELS = 8
+"""One model of each temper."""
+
+
+def check_verifier(cls: type[Verifier], options: Mapping[str, Any] | PartOptions | None = None) -> Checked:
+    """Enumerate the output law on drafts of every kind and shape that it declares.
+
+    A rule that declares itself lossy is held to everything but the law; `largest_tv` says how lossy it is on these models.
+    Raises CheckFailed.
+    """
+    report = Checked(part_name(Kind.VERIFIER, cls))
+    part = opened(Kind.VERIFIER, cls, options, report)
+    for draw in sorted(part.declares.accepts):
+        with report.law(f"the law is the target's on {draw} draws"):
+            _prove(part, draw, report)
+    with report.law("two steps of the decode loop have the target's law"):
+        _prove_loops(part, report)
+    with report.law("draws that it does not declare are refused"):
+        _refuses(part)
+    with report.law("tree and q are left as they are"):
+        _leaves_alone(part)
+    return report
+
+
+def _prove(part: Opened, draw: Draw, report: Checked) -> None:
+    lossless = part.declares.guarantee is Guarantee.LOSSLESS
+    met = 0
+    for partner in PARTNERS:
+        if partner.cls.declares(partner.options).draw is not draw:
+            continue
+        for number, model in enumerate(models_of(partner.vocab_size, MODELS)):
+            for sampling in (HOT, GREEDY) if number == 0 else (HOT,):
+                decoder = decoder_of(
+                    target_of(model), table_drafter(model), (partner.cls, partner.options), (part.cls, part.options), sampling
+                )
+                if misfit(decoder.declared):
+                    continue
+                words = f"{partner.words} at temperature {sampling.temperature:g}"
+                met += prove_steps(decoder, model, words, report, lossless=lossless) is not None
+    if not met:
+        shapes = " and ".join(sorted(part.declares.shapes)) or "no shape"
+        raise CheckFailed(f"it declares {draw} draws in {shapes}, and no draft of ours is of that kind")
+
+
+def _prove_loops(part: Opened, report: Checked) -> None:
+    lossless = part.declares.guarantee is Guarantee.LOSSLESS
+    for partner in PARTNERS:
+        model = models_of(SMALL, 2)[1]
+        builder = (partner.cls, partner.options)
+        decoder = decoder_of(target_of(model), table_drafter(model), builder, (part.cls, part.options), HOT)
+        if not misfit(decoder.declared) and prove_loop(decoder, model, partner.words, report, lossless=lossless) is not None:
+            return
+    raise CheckFailed("no draft was small enough to be enumerated over two steps")
+
+
+def _refuses(part: Opened) -> None:
+    rule: Verifier = part.cls.build(part.options, BuildTools())
+    for draw in Draw:
+        if draw in part.declares.accepts:
+            continue
+        for tokens in ((1, 2), (1,)) if Shape.TREE in part.declares.shapes else ((1,),):
+            single = len(tokens) == 1 and draw in (Draw.IID, Draw.WITHOUT_REPLACEMENT)
+            if single and part.declares.accepts & {Draw.IID, Draw.WITHOUT_REPLACEMENT}:
+                continue
+            _refuses_one(rule, draw, tokens)
+
+
+def _refuses_one(rule: Verifier, draw: Draw, tokens: tuple[int, ...]) -> None:
+    sketch = TreeSketch(0, 3)
+    nodes = tuple(sketch.add(0, token) for token in tokens)
+    q = torch.full((1, 4), 0.25, dtype=torch.float64)
+    tree = sketch.freeze(draw, draws={0: nodes}, q=q, q_row=[0] + [-1] * len(nodes))
+    p = Warp(Sampling(temperature=1.0), prompt_length=1, stop_ids=frozenset()).dists(torch.zeros(len(tree), 4), [0], tree)
+    try:
+        rule.verify(tree, p, seeded(0).target)
+    except SpecdecError:
+        return
+    raise CheckFailed(
+        f"a node with {len(tokens)} children stamped as {draw} draws was verified; expected PluginError, as "
+        "specdec.verification.siblings raises it: a builder that stamps otherwise than it declares must fail loudly"
+    )
+
+
+def _leaves_alone(part: Opened) -> None:
+    rule: Verifier = part.cls.build(part.options, BuildTools())
+    draw = sorted(part.declares.accepts)[0]
+    for seed in range(8):
+        sketch = TreeSketch(0, 3)
+        node = sketch.add(0, 1)
+        q = torch.tensor([[0.1, 0.6, 0.2, 0.1]], dtype=torch.float64)
+        tree = sketch.freeze(draw, draws={0: (node,)}, q=q.clone(), q_row=[0, -1])
+        logits = torch.tensor([[0.0, -1.0, 1.0, 0.5]] * 2, dtype=torch.float64)
+        p = Warp(Sampling(temperature=1.0), prompt_length=1, stop_ids=frozenset()).dists(logits.clone(), [0], tree)
+        before = [p.row(n).probs.clone() for n in range(2)]
+        try:
+            rule.verify(tree, p, seeded(seed).target)
+        except PluginError as error:
+            raise CheckFailed(f"a chain of one {draw} draw is refused: {error}") from error
+        same = tree.q is not None and torch.equal(tree.q, q) and dict(tree.draws) == {0: (node,)}
+        if not same or not all(torch.equal(p.row(n).probs, before[n]) for n in range(2)):
+            raise CheckFailed("verify changed the tree, its q or p in place; work on copies (p.row(n) is shared)")
