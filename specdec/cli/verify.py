@@ -1,156 +1,169 @@
-"""`verify`: is the strategy lossless? An exact proof by enumeration on models of a few tokens."""
+"""`verify`: is a decoder lossless? Four levels of proof, each with a verdict of its own."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from specdec.cli.terminal import Json, Settings, Strategy, guarded, print_json
-from specdec.compose import check, read, workshop
-from specdec.contracts import Guarantee
-from specdec.losslessness.report import StrategyProof
-from specdec.losslessness.strategies import SECONDS, Progress, prove_strategy
+from specdec.cli.terminal import Json, Settings, fail, guarded, print_json, print_table
+from specdec.compose import Plan, Workshop, check, read, target_override, workshop
+from specdec.errors import SpecError
+from specdec.losslessness.callable_proof import prove_callable
+from specdec.losslessness.callables import find_callable
+from specdec.losslessness.levels import Level, LevelResult, Progress, exit_code
+from specdec.losslessness.report_files import report_data, report_folder, write_report
+from specdec.losslessness.suite import SECONDS, Verification, Wanted, verify_strategy
 from specdec.plugins import Kind
 
-REFUTED = 1
-INCONCLUSIVE = 3
+
+class Chosen(StrEnum):
+    """What `--level` takes."""
+
+    EXACT = "exact"
+    BITWISE = "bitwise"
+    RUNTIME = "runtime"
+    SAMPLED = "sampled"
+    ALL = "all"
+
+
+DEFAULTS = ", ".join(f"{level.value} {seconds:g}" for level, seconds in SECONDS.items())
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("verify", help="Prove by enumeration, on small tables, that a strategy's output law is the target's.")(verify)
+    app.command("verify", help="Prove that a strategy, or any decoder, follows its target; a verdict for each level.")(verify)
 
 
 @guarded
 def verify(
-    strategy: Strategy,
+    strategy: Annotated[
+        str | None, typer.Argument(help="A shipped strategy's name, or a path to a .yaml file.", show_default=False)
+    ] = None,
+    level: Annotated[Chosen, typer.Option(help="Which proof.")] = Chosen.EXACT,
     settings: Settings = None,
+    target: Annotated[
+        str | None,
+        typer.Option("--target", "--model", metavar="PATH", help="A model folder or hub id in place of the spec's target."),
+    ] = None,
     budget: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="Size of the proof, in seconds of a nominal core.")
-    ] = SECONDS,
+        float | None,
+        typer.Option(min=0.1, metavar="SECONDS", help="Size of the proof; of all levels together.", show_default=DEFAULTS),
+    ] = None,
+    report: Annotated[Path | None, typer.Option(metavar="DIR", help="Write report.json, report.md and report.png.")] = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of the runtime, bitwise and sampled levels.")] = 0,
+    function: Annotated[
+        str | None,
+        typer.Option(
+            "--callable", metavar="MODULE:FUNCTION", help="Test (prompt ids, n, seed) -> new ids in place of a strategy."
+        ),
+    ] = None,
     vocab: Annotated[
-        int | None, typer.Option(min=2, max=16, help="Tokens of all stand-in models.", show_default="4, 2 and 12")
+        int | None, typer.Option(min=2, max=16, help="Tokens of all stand-in models (exact).", show_default="4, 2 and 12")
     ] = None,
     depth: Annotated[
         int | None,
-        typer.Option(min=1, max=64, help="Levels of the draft that are enumerated at most.", show_default="all that fit"),
+        typer.Option(min=1, max=64, help="Levels of a draft that are enumerated (exact).", show_default="all that fit"),
     ] = None,
     models: Annotated[
-        int | None, typer.Option(min=1, max=100, help="Stand-in models of a size.", show_default="8 or fewer")
+        int | None, typer.Option(min=1, max=100, help="Stand-in models of a size (exact).", show_default="8 or fewer")
     ] = None,
     json: Json = False,
 ) -> None:
     """Exit 0: proved. Exit 1: refuted; a lossy strategy reports its distance and exits 0, as it claims nothing.
 
-    Exit 3: too little could be enumerated. Exit 2: a part failed or broke its contract.
+    Exit 3: inconclusive within the budget. Exit 2: a part failed or broke its contract.
     """
+    if (strategy is None) == (function is None):
+        raise SpecError("verify: name a strategy, or a function with --callable; one of them")
+    folder = None if report is None else report_folder(report)
     shop = workshop()
-    plan = check(read(strategy, shop, settings=settings or ()), shop)
-    with _progress(plan.spec.name) as progress:
-        proof = prove_strategy(plan, shop, seconds=budget, vocab_size=vocab, depth=depth, models=models, progress=progress)
-    claims = plan.parts[Kind.VERIFIER].declares.guarantee is Guarantee.LOSSLESS
-    if json:
-        print_json(_report(proof, claims))
-    else:
-        typer.echo("\n".join(_lines(proof, claims)))
-    if not proof.conclusive:
-        raise typer.Exit(INCONCLUSIVE)
-    if claims and not proof.holds:
-        raise typer.Exit(REFUTED)
+    override = target_override(target, shop.registry) if target is not None else {}
+    plan = check(read(strategy or "plain", shop, settings=settings or (), overrides=override), shop)
+    name = plan.spec.name if function is None else function
+    with _progress(name) as progress:
+        if function is not None:
+            found = _verify_callable(function, plan, shop, level, budget, seed, progress)
+        else:
+            levels = list(Level) if level is Chosen.ALL else [Level(level.value)]
+            found = verify_strategy(plan, shop, Wanted(levels, budget, seed, vocab, depth, models), progress)
+    _print(name, plan, found, seed, level, json=json)
+    if folder is not None and found.results:
+        for file in write_report(folder, report_data(name, plan.resolved(), found.results, seed), found.results):
+            if not json:
+                typer.echo(f"written: {file}")
+    for fault in found.faults[1:]:
+        fail(str(fault))
+    if found.faults:
+        raise found.faults[0]
+    if code := exit_code(found.results):
+        raise typer.Exit(code)
+
+
+def _verify_callable(
+    function: str,
+    plan: Plan,
+    shop: Workshop,
+    level: Chosen,
+    budget: float | None,
+    seed: int,
+    progress: Callable[[Level], Progress],
+) -> Verification:
+    """The level that the temperature calls for: near-ties at 0, the sampled one above."""
+    fitting = Level.SAMPLED if plan.spec.sampling.temperature else Level.RUNTIME
+    if level not in (Chosen.EXACT, Chosen.ALL) and level.value != fitting.value:
+        wanted = "above 0, such as 1" if level is Chosen.SAMPLED else "0"
+        possible = level in (Chosen.SAMPLED, Chosen.RUNTIME)
+        hint = f"it needs --set sampling.temperature={wanted}" if possible else "it looks into the decoder"
+        raise SpecError(f"--callable: level {level.value} cannot be run: {hint}; {fitting.value} would work")
+    seconds = SECONDS[fitting] if budget is None else budget
+    answering = find_callable(function)
+    result = prove_callable(answering, plan, shop, seconds=seconds, seed=seed, progress=progress(fitting))
+    return Verification((result,), ())
 
 
 @contextmanager
-def _progress(name: str) -> Iterator[Progress]:
+def _progress(name: str) -> Iterator[Callable[[Level], Progress]]:
     """A bar on stderr, where that is a terminal."""
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[words]}"), TimeElapsedColumn())
     with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(f"proving {name}", total=None)
-        yield lambda done, planned: bar.update(task, completed=done, total=planned)
+        task = bar.add_task(name, total=1.0, words="")
+
+        def of_level(level: Level) -> Progress:
+            return lambda share, words: bar.update(
+                task, description=f"{name}: {level.value}", completed=min(1.0, share), words=words
+            )
+
+        yield of_level
 
 
-def _verdict(proof: StrategyProof, claims: bool) -> str:
-    if not proof.conclusive:
-        return "INCONCLUSIVE: too little could be enumerated"
-    if not claims:
-        return "lossy (L0), as it declares"
-    if not proof.holds:
-        return "REFUTED: " + (proof.reason or "the output law is not the target's")
-    if proof.own_drafter == "none":
-        return f"law-exact (L3) with a table in the place of drafter '{proof.drafter}', which was NOT run"
-    return "law-exact (L3)"
+def _print(name: str, plan: Plan, found: Verification, seed: int, level: Chosen, *, json: bool) -> None:
+    exact_only = level is Chosen.EXACT and all(result.level is Level.EXACT for result in found.results)
+    if json and exact_only and found.results:
+        print_json(dict(found.results[0].facts))
+    elif json:
+        print_json(report_data(name, plan.resolved(), found.results, seed))
+    elif exact_only:
+        for result in found.results:
+            typer.echo("\n".join([f"{name}: {result.words}", *_lines(result)]))
+    else:
+        _print_levels(name, plan, found.results)
 
 
-def _report(proof: StrategyProof, claims: bool) -> dict[str, object]:
-    return {
-        "strategy": proof.strategy,
-        "verdict": _verdict(proof, claims),
-        "proved": proof.holds,
-        "conclusive": proof.conclusive,
-        "reason": proof.reason,
-        "tv": proof.tv,
-        "expected_tau": proof.expected_tau,
-        "drafter": _drafter(proof),
-        "own_drafter": proof.own_drafter,
-        "covered": proof.covered,
-        "left_out": proof.left_out,
-        "instances": [
-            {
-                "model_seed": i.model_seed,
-                "temper": i.temper,
-                "vocab_size": i.vocab_size,
-                "temperature": i.temperature,
-                "steps": i.steps,
-                "own_drafter": i.own_drafter,
-                "prefix": i.prefix,
-                "tv": i.proof.tv,
-                "num_outcomes": i.proof.num_outcomes,
-                "expected_accepted": i.proof.expected_accepted,
-                "worst_prefix": i.proof.worst_prefix,
-                "worst_prefix_tv": i.proof.worst_prefix_tv,
-            }
-            for i in proof.instances
-        ],
-    }
+def _print_levels(name: str, plan: Plan, results: tuple[LevelResult, ...]) -> None:
+    target = plan.parts[Kind.TARGET]
+    for result in results:
+        typer.secho(f"{result.level.value} ({result.seconds:.0f} s)", bold=True)
+        typer.echo("\n".join(_lines(result) or [f"  {result.words}"]))
+    rows: list[list[Any]] = [[result.level.value, result.outcome.value, result.words] for result in results]
+    print_table(f"{name} on target '{target.name}'", ["level", "verdict", "what was found"], rows)
 
 
-def _drafter(proof: StrategyProof) -> str:
-    name = f"'{proof.drafter}'"
-    if not proof.instances or proof.own_drafter == "all":
-        return f"{name} itself"
-    if proof.own_drafter == "some":
-        own = sum(i.own_drafter for i in proof.instances)
-        return f"{name} itself in {own} proofs, a table in its place in {len(proof.instances) - own}"
-    return f"a TABLE in the place of {name}: {proof.because}"
-
-
-def _lines(proof: StrategyProof, claims: bool) -> list[str]:
-    lines = [f"{proof.strategy}: {_verdict(proof, claims)}"]
-    if proof.instances:
-        temperatures = ", ".join(f"{t:g}" for t in sorted({i.temperature for i in proof.instances}))
-        lengths = [len(i.prefix) for i in proof.instances]
-        lines += [
-            f"  total variation  {proof.tv:.1e} at most, in {len(proof.instances)} proofs at temperature {temperatures}",
-            f"  E[tau]           {proof.expected_tau:.3f} tokens a step on these models",
-            f"  drafter          {_drafter(proof)}",
-            f"  prefixes         {min(lengths)} to {max(lengths)} tokens long",
-        ]
-    lines += [f"  {title:16} {words}" for title, words in _coverage(proof)]
-    if claims and proof.instances and not proof.holds and proof.reason is None:
-        worst = max(proof.instances, key=lambda i: i.proof.tv)
-        lines.append(
-            f"  worst            {worst.proof.worst_prefix_tv:.3g} away from the target's law after "
-            f"{list(worst.proof.worst_prefix)}, model {worst.model_seed} ({worst.temper}) of {worst.vocab_size} tokens"
-        )
-    return lines
-
-
-def _coverage(proof: StrategyProof) -> Iterator[tuple[str, str]]:
-    for number, words in enumerate(proof.covered):
-        yield "" if number else "enumerated", words
-    for number, words in enumerate(proof.left_out):
-        yield "" if number else "NOT enumerated", words
+def _lines(result: LevelResult) -> list[str]:
+    return [f"  {title:16} {words}" for title, words in result.lines]

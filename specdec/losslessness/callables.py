@@ -1,0 +1,57 @@
+"""Decoders of others: any function from a prompt to ids, found by its name and guarded at every call."""
+
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from specdec.errors import PluginError, SpecError
+
+Answering = Callable[[list[int], int, int], Iterable[int]]
+"""(prompt ids, number of new tokens, seed) -> the new ids, fewer where the text ended."""
+
+
+def find_callable(name: str) -> Answering:
+    """The function of 'module:function'; modules of the working folder are found too. Raises SpecError."""
+    module_name, colon, function = name.partition(":")
+    if not (module_name and colon and function):
+        raise SpecError(f"--callable: got {name!r}; expected module:function, such as my_package.decoding:answer")
+    here = str(Path.cwd())
+    added = here not in sys.path
+    if added:
+        sys.path.insert(0, here)
+    try:
+        with redirect_stdout(sys.stderr):
+            found: Any = importlib.import_module(module_name)
+    except Exception as error:
+        raise SpecError(f"--callable: module '{module_name}' cannot be imported: {type(error).__name__}: {error}") from error
+    finally:
+        if added:
+            sys.path.remove(here)
+    for part in function.split("."):
+        if (found := getattr(found, part, None)) is None:
+            raise SpecError(f"--callable: module '{module_name}' has no '{function}'")
+    if not callable(found):
+        raise SpecError(f"--callable: '{name}' is {type(found).__name__}, not a function (prompt ids, n, seed) -> ids")
+    answering: Answering = found
+    return answering
+
+
+def ask(answering: Answering, prompt: Sequence[int], count: int, seed: int, vocab_size: int) -> tuple[int, ...]:
+    """The new ids, looked at. Raises PluginError for a function that fails, or that returns anything else."""
+    name = getattr(answering, "__qualname__", type(answering).__name__)
+    try:
+        with redirect_stdout(sys.stderr):
+            answer: Any = answering(list(prompt), count, seed)
+            ids = answer.tolist() if hasattr(answer, "tolist") else list(answer)
+    except Exception as error:
+        raise PluginError(f"callable '{name}' fails: {type(error).__name__}: {error}") from error
+    strangers = [token for token in ids if type(token) is not int or not 0 <= token < vocab_size]
+    if strangers:
+        raise PluginError(f"callable '{name}' returned {strangers[0]!r}; expected ids below {vocab_size}")
+    if len(ids) > count:
+        longer = "the prompt comes with them; return the new ids only" if ids[: len(prompt)] == list(prompt) else "too many"
+        raise PluginError(f"callable '{name}' returned {len(ids)} ids where {count} new ones were asked for: {longer}")
+    return tuple(ids)

@@ -1,0 +1,71 @@
+"""What a level of proof may end in, and what it says; the levels are never summed up in one word."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from specdec.losslessness.curves import Curve
+
+Progress = Callable[[float, str], None]
+"""(share of the level that is done, what is being done)."""
+
+
+class Level(StrEnum):
+    """The four proofs, in the order in which they are run."""
+
+    EXACT = "exact"
+    BITWISE = "bitwise"
+    RUNTIME = "runtime"
+    SAMPLED = "sampled"
+
+
+class Outcome(StrEnum):
+    """MEASURED: a lossy strategy, whose distance was measured and which claims nothing."""
+
+    PROVED = "proved"
+    REFUTED = "refuted"
+    INCONCLUSIVE = "inconclusive"
+    MEASURED = "measured"
+
+
+EXIT_CODES: Mapping[Outcome, int] = {
+    Outcome.PROVED: 0,
+    Outcome.MEASURED: 0,
+    Outcome.INCONCLUSIVE: 3,
+    Outcome.REFUTED: 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LevelResult:
+    """One level's verdict.
+
+    words: the verdict in one line. lines: (title, words) of what it rests on. facts: the same and more, as plain data.
+    curves: for the picture. seconds: what it took.
+    """
+
+    level: Level
+    outcome: Outcome
+    words: str
+    lines: tuple[tuple[str, str], ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    curves: tuple[Curve, ...] = ()
+    seconds: float = 0.0
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON data."""
+        return {
+            "level": self.level.value,
+            "outcome": self.outcome.value,
+            "words": self.words,
+            "lines": [list(line) for line in self.lines],
+            "seconds": round(self.seconds, 2),
+            **self.facts,
+        }
+
+
+def exit_code(results: Iterable[LevelResult]) -> int:
+    """1 if any level is refuted, else 3 if any is inconclusive, else 0."""
+    codes = {EXIT_CODES[result.outcome] for result in results}
+    return 1 if 1 in codes else max(codes, default=0)

@@ -1,0 +1,126 @@
+"""Report files of a verification: JSON, Markdown and a picture; each appears only once it is whole."""
+
+import json
+import math
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from specdec.errors import SpecError
+from specdec.losslessness.levels import LevelResult
+
+PACKAGES = ("specdec", "torch", "transformers", "numpy", "scipy")
+CPU_FILE = Path("/proc/cpuinfo")
+
+
+def report_folder(folder: Path) -> Path:
+    """The folder, made where it is missing. Raises SpecError for one that cannot be written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".writable"
+        probe.write_text("")
+        probe.unlink()
+    except OSError as error:
+        raise SpecError(f"--report: '{folder}' cannot be written to: {error.strerror or error}") from error
+    return folder
+
+
+def surroundings() -> dict[str, Any]:
+    """Versions, the machine (no name of it) and the time."""
+    import torch
+
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "machine": {
+            "cpu": _cpu(),
+            "cores": os.cpu_count(),
+            "torch_threads": torch.get_num_threads(),
+            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+            "system": platform.system(),
+        },
+    }
+
+
+def report_data(name: str, spec: Mapping[str, Any], results: Sequence[LevelResult], seed: int) -> dict[str, Any]:
+    """Everything, as JSON data. spec: resolved."""
+    levels = {result.level.value: result.plain() for result in results}
+    return {"strategy": name, "levels": levels, "seed": seed, "spec": dict(spec), **surroundings()}
+
+
+def write_report(folder: Path, data: Mapping[str, Any], results: Sequence[LevelResult]) -> list[Path]:
+    """report.json, report.md, and report.png where there is something to draw."""
+    from specdec.losslessness.pictures import draw
+
+    files = [folder / "report.json", folder / "report.md"]
+    _write(files[0], (json.dumps(finite(data), indent=2, ensure_ascii=False) + "\n").encode())
+    curves = [curve for result in results for curve in result.curves]
+    picture = draw(curves, str(data["strategy"])) if curves else None
+    _write(files[1], markdown(data, results, picture=picture is not None).encode())
+    if picture is not None:
+        files.append(folder / "report.png")
+        _write(files[2], picture)
+    return files
+
+
+def markdown(data: Mapping[str, Any], results: Sequence[LevelResult], *, picture: bool) -> str:
+    """The report for people."""
+    machine, versions = data["machine"], data["versions"]
+    lines = [f"# {data['strategy']}: verification", "", "| level | verdict | what was found | seconds |", "|---|---|---|---|"]
+    lines += [f"| {r.level.value} | {r.outcome.value} | {_cell(r.words)} | {r.seconds:.0f} |" for r in results]
+    for result in results:
+        lines += ["", f"## {result.level.value}", ""]
+        lines += [f"- {title.strip() or 'and'}: {words}" for title, words in result.lines]
+    if picture:
+        lines += ["", "![e-processes, p-values and total variations](report.png)"]
+    lines += ["", "## Circumstances", ""]
+    lines += [f"- {data['time']}, seed {data['seed']}"]
+    lines += [
+        f"- {machine['cpu']}, {machine['cores']} cores, {machine['torch_threads']} threads, GPU: {machine['gpu'] or 'none'}"
+    ]
+    lines += ["- " + ", ".join(f"{name} {number}" for name, number in versions.items())]
+    spec = json.dumps(finite(data["spec"]), indent=2, ensure_ascii=False)
+    return "\n".join([*lines, "", "```json", spec, "```", ""])
+
+
+def finite(value: Any) -> Any:
+    """The same, with null for numbers that JSON does not have."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
+
+
+def _cell(words: str) -> str:
+    return words.replace("|", "\\|")
+
+
+def _write(file: Path, content: bytes) -> None:
+    scratch = file.with_name(f".{file.name}.part")
+    try:
+        scratch.write_bytes(content)
+        scratch.replace(file)
+    except OSError as error:
+        raise SpecError(f"--report: '{file}' cannot be written: {error.strerror or error}") from error
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _cpu() -> str:
+    if CPU_FILE.is_file():
+        for line in CPU_FILE.read_text(errors="replace").splitlines():
+            if line.lower().startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,111 @@
+"""What the sampled proof says."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specdec.contracts import Guarantee
+from specdec.losslessness.curves import Curve
+from specdec.losslessness.evidence import Decision, Evidence, decide
+from specdec.losslessness.levels import Level, LevelResult, Outcome
+from specdec.losslessness.statistics import FALSE_ALARM
+from specdec.plugins import Kind
+
+if TYPE_CHECKING:
+    from specdec.losslessness.sampled import SampledProof
+
+COARSE = 0.1
+"""A run that could not have seen a leak of this total variation towards the drafter proves nothing."""
+
+
+def judged(proof: "SampledProof") -> LevelResult:
+    """The verdict on all runs together."""
+    evidence, decision = proof.evidence, decide(proof.evidence)
+    found = {part.name: part.distances(len(decision.tests)) for part in evidence}
+    claims = proof.plan.parts[Kind.VERIFIER].declares.guarantee is Guarantee.LOSSLESS
+    outcome, words = verdict(decision, found, claims=claims)
+    long = proof.long
+    numeric = np.array(long.numeric or [0.0])
+    lines = [
+        ("p comes from", long.reference.words),
+        ("long runs", f"{long.evidence.tokens:,} tokens in {len(long.texts)} texts of {len(long.prompts)} prompts"),
+    ]
+    if proof.rows is not None:
+        rows = f"{proof.rows.evidence.tokens:,} tokens on {proof.rows.num_rows} real prefixes, every seed another"
+        lines.append(("memoised rows", rows))
+    elif not proof.takes_tables:
+        lines.append(("memoised rows", "none: the tree takes candidates only, and a table gives distributions"))
+    if proof.joint:
+        total = int(sum(made.counts.sum() for made in proof.joint))
+        lines.append(("joint law", f"{total:,} times 3 tokens after {len(proof.joint)} fixed prefixes"))
+    lines += statements(decision, found)
+    if long.numeric:
+        lines.append(
+            ("rounding", f"the verification pass is TV {numeric.mean():.1e} from p on average, {numeric.max():.1e} at most")
+        )
+    facts: dict[str, Any] = {
+        "false_alarm_rate": FALSE_ALARM,
+        "smallest_adjusted_p": decision.smallest,
+        "tests": tests(decision),
+        "total_variation": found,
+        "seed": proof.seed,
+        "prefixes": 0 if proof.rows is None else proof.rows.num_rows,
+        "tokens": {part.name: part.tokens for part in evidence},
+        "impossible_tokens": sum(part.impossible for part in evidence),
+        "tokens_at_the_edge_of_a_cut": long.edges,
+        "numeric_tv": {"mean": float(numeric.mean()), "max": float(numeric.max()), "tokens": len(long.numeric)},
+        "reference": long.reference.words,
+        "independent_reference": long.reference.independent,
+        "sampling": proof.plan.spec.sampling.model_dump(mode="json", exclude_none=True),
+    }
+    return LevelResult(Level.SAMPLED, outcome, words, tuple(lines), facts, curves(evidence, decision, found))
+
+
+def verdict(decision: Decision, found: dict[str, Any], *, claims: bool) -> tuple[Outcome, str]:
+    """The outcome and its words. found: total variations by part. claims: whether the strategy says that it is lossless."""
+    seen = [d["towards_drafter_visible"] for d in found.values() if d]
+    best = min(seen, default=1.0)
+    if not claims:
+        lowest = max((d.get("estimated_at_least", 0.0) for d in found.values()), default=0.0)
+        return Outcome.MEASURED, f"lossy (L0), as it declares: TV about {lowest:.3g} a token, or more"
+    if decision.refuted_by:
+        names = "; ".join(f"{t.name} (p {t.p_value:.1e})" for t in sorted(decision.refuted_by, key=lambda t: t.p_value)[:2])
+        return Outcome.REFUTED, f"the tokens do not follow p: {names}"
+    if not decision.tests or best > COARSE:
+        return Outcome.INCONCLUSIVE, f"too few tokens: only a TV of {best:.2g} towards the drafter would have been seen"
+    return Outcome.PROVED, "law up to numerics (L1), as far as these tokens can tell"
+
+
+def statements(decision: Decision, found: dict[str, Any]) -> list[tuple[str, str]]:
+    """What is left possible, and what could have been seen."""
+    lines = [
+        ("tests", f"{len(decision.tests)}, smallest p {decision.smallest:.2g} after Holm; refuted below {FALSE_ALARM:.0e}")
+    ]
+    for name, distance in found.items():
+        if not distance:
+            continue
+        words = f"TV <= {distance['towards_drafter_at_most']:.2g} at 95 % towards the drafter"
+        if "anywhere_at_most" in distance:
+            words += f", <= {distance['anywhere_at_most']:.2g} in any direction"
+        lines.append((f"{name}", words))
+        words = f"TV {distance['towards_drafter_visible']:.2g} towards the drafter"
+        if "anywhere_visible" in distance:
+            words += f", {distance['anywhere_visible']:.2g} in the worst direction"
+        lines.append(("  could see", f"{words} (power 0.9)"))
+    return lines
+
+
+def tests(decision: Decision) -> list[dict[str, Any]]:
+    """As JSON data."""
+    return [
+        {"name": t.name, "p_value": t.p_value, "adjusted": p, "samples": t.samples, "statistic": t.statistic}
+        for t, p in zip(decision.tests, decision.adjusted, strict=True)
+    ]
+
+
+def curves(evidence: list[Evidence], decision: Decision, found: dict[str, Any]) -> tuple[Curve, ...]:
+    """For the picture."""
+    wealth = [part.curve() for part in evidence if part.tokens]
+    p_values = [Curve("p", t.name, y=(p,)) for t, p in zip(decision.tests, decision.adjusted, strict=True)]
+    bars = [Curve("tv", name, y=tuple(d.values()), labels=tuple(d)) for name, d in found.items() if d]
+    return (*wealth, *p_values, *bars)

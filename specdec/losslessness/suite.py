@@ -1,0 +1,71 @@
+"""All levels of a verification, one after another, each with its share of the time."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from specdec.checks import Plan, Workshop
+from specdec.errors import SpecdecError
+from specdec.losslessness.bitwise import prove_bitwise
+from specdec.losslessness.exact_level import prove_exact
+from specdec.losslessness.levels import Level, LevelResult, Progress
+from specdec.losslessness.runtime import prove_runtime
+from specdec.losslessness.sampled import prove_sampled
+
+SECONDS = {Level.EXACT: 20.0, Level.BITWISE: 60.0, Level.RUNTIME: 60.0, Level.SAMPLED: 120.0}
+"""What each level gets unless a budget is given, which is then shared out in these proportions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is asked for. budget: seconds, over all levels; None: SECONDS. vocab_size, depth, models: of the exact level."""
+
+    levels: Sequence[Level]
+    budget: float | None = None
+    seed: int = 0
+    vocab_size: int | None = None
+    depth: int | None = None
+    models: int | None = None
+
+    def seconds(self, level: Level) -> float:
+        """Of one level."""
+        if self.budget is None:
+            return SECONDS[level]
+        return self.budget * SECONDS[level] / sum(SECONDS[other] for other in self.levels)
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """The results of the levels that ran, and the fault of each that could not."""
+
+    results: tuple[LevelResult, ...]
+    faults: tuple[SpecdecError, ...]
+
+
+def verify_strategy(plan: Plan, shop: Workshop, wanted: Wanted, progress: Callable[[Level], Progress]) -> Verification:
+    """Run the levels; a part that fails in one of them does not keep the others from running."""
+    results, faults = list[LevelResult](), list[SpecdecError]()
+    for level in wanted.levels:
+        try:
+            results.append(_run(level, plan, shop, wanted, progress(level)))
+        except SpecdecError as error:
+            faults.append(error)
+    return Verification(tuple(results), tuple(faults))
+
+
+def _run(level: Level, plan: Plan, shop: Workshop, wanted: Wanted, progress: Progress) -> LevelResult:
+    seconds, seed = wanted.seconds(level), wanted.seed
+    if level is Level.EXACT:
+        return prove_exact(
+            plan,
+            shop,
+            seconds=seconds,
+            vocab_size=wanted.vocab_size,
+            depth=wanted.depth,
+            models=wanted.models,
+            progress=progress,
+        )
+    if level is Level.BITWISE:
+        return prove_bitwise(plan, shop, seconds=seconds, seed=seed, progress=progress)
+    if level is Level.RUNTIME:
+        return prove_runtime(plan, shop, seconds=seconds, seed=seed, progress=progress)
+    return prove_sampled(plan, shop, seconds=seconds, seed=seed, progress=progress)
