@@ -9,26 +9,32 @@ from specdec.interfaces import Drafter, Target, TreeBuilder, Verifier
 
 @hookimpl
 def specdec_drafters() -> list[type[Drafter]]:
-    """Plain decoding, prompt lookup, a draft model, the EAGLE heads, and a table for proofs."""
+    """Plain decoding, lookups, a draft model, the EAGLE heads, a mixture of drafters, and a table for proofs."""
     from specdec.drafters.eagle import EagleDrafter
     from specdec.drafters.eagle3 import Eagle3Drafter
+    from specdec.drafters.mixture import MixtureDrafter
     from specdec.drafters.model import ModelDrafter
     from specdec.drafters.ngram import NgramDrafter
     from specdec.drafters.none import NoDrafter
+    from specdec.drafters.recycling import RecyclingDrafter
+    from specdec.drafters.suffix import SuffixDrafter
     from specdec.drafters.tabular import Tabular
 
-    return [NoDrafter, NgramDrafter, ModelDrafter, EagleDrafter, Eagle3Drafter, Tabular]
+    lookups: list[type[Drafter]] = [NgramDrafter, SuffixDrafter, RecyclingDrafter]
+    return [NoDrafter, *lookups, ModelDrafter, EagleDrafter, Eagle3Drafter, MixtureDrafter, Tabular]
 
 
 @hookimpl
 def specdec_tree_builders() -> list[type[TreeBuilder]]:
-    """Chains, trees from files, EAGLE-2's dynamic trees, and sampled trees."""
+    """Chains, trees from files, EAGLE-2's dynamic trees, sampled and coupled ones, and trees that weigh their costs."""
+    from specdec.builders.adaptive import Adaptive
     from specdec.builders.chain import Chain
+    from specdec.builders.coupled import Coupled
     from specdec.builders.dynamic import Dynamic
     from specdec.builders.fixed import Fixed
     from specdec.builders.sampled import Sampled
 
-    return [Chain, Fixed, Dynamic, Sampled]
+    return [Chain, Fixed, Dynamic, Adaptive, Sampled, Coupled]
 
 
 @hookimpl

@@ -1,7 +1,6 @@
 """The checks of a spec that need no weights: shape, names, fit."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,68 +8,13 @@ from specdec.contracts import NamedDeclaration, TargetDeclaration
 from specdec.errors import IncompatibleParts, PluginError, SpecdecError, SpecError
 from specdec.fit import Fit, declaration_fault, fit
 from specdec.guarding import PartGuard
-from specdec.interfaces import BuildTools, PartOptions, Target
-from specdec.library import Library
-from specdec.plugins import BASES, Kind, Registry
+from specdec.interfaces import BuildTools, Target
+from specdec.plans import Chosen, Plan, Workshop, with_parts
+from specdec.plugins import BASES, Kind
 from specdec.spec import Reading, StrategySpec, read_spec, validated
 from specdec.yaml_lines import KeyPath, Origin, Problem
 
-
-@dataclass(frozen=True, slots=True)
-class Workshop:
-    """The parts and files that specs may name."""
-
-    registry: Registry
-    library: Library
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """A part that a spec names, with its options and what it declares."""
-
-    kind: Kind
-    name: str
-    cls: type[Any]
-    options: PartOptions
-    declares: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A spec that passed every check and can be built. nested: further models of the drafter, by option."""
-
-    spec: StrategySpec
-    parts: Mapping[Kind, Chosen]
-    nested: Mapping[str, Chosen]
-    library: Library
-    folder: Path
-    label: str
-
-    def find_tree(self, name: str) -> Path:
-        """The file of a tree that the spec names; paths start at the spec's folder."""
-        return self.library.find_tree(name, near=self.folder)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What could not be checked without loading."""
-        models = {"target": self.parts.get(Kind.TARGET), **{f"drafter.{k}": part for k, part in self.nested.items()}}
-        unread = [key for key, part in models.items() if part is not None and part.declares.vocab_size is None]
-        unread += ["drafter"] if self.parts[Kind.DRAFTER].declares.unread else []
-        return tuple(f"{key}: not checked: its configuration is out of reach until it is loaded" for key in unread)
-
-    def resolved(self) -> dict[str, Any]:
-        """The spec as plain data with every default spelled out; reading it again gives the same plan."""
-        head = {k: getattr(self.spec, k) for k in ("name", "source", "description") if getattr(self.spec, k) is not None}
-        parts = {kind.value: self._part(chosen) for kind, chosen in self.parts.items()}
-        sampling = self.spec.sampling.model_dump(mode="json", exclude_none=True)
-        draft = self.spec.sampling.draft_cuts.model_dump(mode="json", exclude_none=True)
-        return {**head, **parts, "sampling": {**sampling, "draft": draft}, "allow_lossy": self.spec.allow_lossy}
-
-    def _part(self, chosen: Chosen) -> dict[str, Any]:
-        """A part with all options; files of the library go by their names."""
-        names = {str(path): name for name, path in self.library.trees().items()}
-        options = chosen.options.model_dump(mode="json", exclude_none=True)
-        return {"use": chosen.name, **{k: names.get(v, v) if isinstance(v, str) else v for k, v in options.items()}}
+__all__ = ["Chosen", "Plan", "Workshop", "built", "check", "declaration_of", "read"]
 
 
 def read(
@@ -93,7 +37,12 @@ def check(reading: Reading, shop: Workshop, *, target: Target | None = None) -> 
     checker = _Checker(reading, shop)
     parts = {kind: checker.choose(kind) for kind in Kind if not (kind is Kind.TARGET and target is not None)}
     chosen = {kind: part for kind, part in parts.items() if part is not None}
+    drafters = checker.drafters(chosen[Kind.DRAFTER]) if Kind.DRAFTER in chosen else ()
     nested = checker.nested(chosen[Kind.DRAFTER]) if Kind.DRAFTER in chosen else {}
+    for number, part in enumerate(drafters):
+        nested |= {f"parts.{number}.{k}": model for k, model in checker.nested(part, at=("parts", number)).items()}
+    if drafters:
+        chosen[Kind.DRAFTER] = with_parts(chosen[Kind.DRAFTER], drafters)
     checker.resolve(chosen)
     declared = {kind: NamedDeclaration(part.name, part.declares) for kind, part in chosen.items()}
     if target is not None:
@@ -103,7 +52,7 @@ def check(reading: Reading, shop: Workshop, *, target: Target | None = None) -> 
     _raise_if_any(reading, [*reading.problems, *checker.problems], result)
     if reading.spec is None:
         raise SpecError(f"{reading.label}: cannot be read")
-    return Plan(reading.spec, chosen, nested, shop.library, reading.folder, reading.label)
+    return Plan(reading.spec, chosen, nested, shop.library, reading.folder, reading.label, drafters)
 
 
 def declaration_of(target: Target) -> TargetDeclaration:
@@ -146,7 +95,8 @@ class _Checker:
         given = {k: v for k, v in raw.items() if k != "use"}
         guard = PartGuard(kind, cls, self._shop.registry.parts[kind][raw["use"]].package)
         with guard:
-            options, problems = validated(cls.Options, given, self._document, path, {"find_tree": self.find_tree})
+            context = {"find_tree": self.find_tree, "folder": self._folder}
+            options, problems = validated(cls.Options, given, self._document, path, context)
         self.problems += problems
         if options is None:
             return None
@@ -162,11 +112,30 @@ class _Checker:
             raise PluginError(f"{guard.label} {fault}")
         return Chosen(kind, raw["use"], cls, options, declares)
 
-    def nested(self, drafter: Chosen) -> dict[str, Chosen]:
+    def drafters(self, drafter: Chosen) -> tuple[Chosen, ...]:
+        """The further drafters that the drafter declares; without those that are faulty."""
+        found = []
+        for number, raw in enumerate(drafter.declares.drafters):
+            path: KeyPath = (Kind.DRAFTER.value, "parts", number)
+            if not _is_part(raw):
+                at = (*path, *list(raw)[:1]) if isinstance(raw, Mapping) else path
+                self.problems.append(self._document.problem(at, f"got {raw!r}, expected a drafter such as {{use: NAME}}"))
+                continue
+            part = self.part(Kind.DRAFTER, raw, path)
+            if part is None:
+                continue
+            if part.declares.drafters or not part.declares.drafts:
+                why = "asks others itself; list its parts here instead" if part.declares.drafters else "drafts nothing"
+                self.problems.append(self._document.problem((*path, "use"), f"drafter '{part.name}' {why}"))
+                continue
+            found.append(part)
+        return tuple(found)
+
+    def nested(self, drafter: Chosen, at: KeyPath = ()) -> dict[str, Chosen]:
         """The further models that the drafter declares."""
         found = {}
         for option, raw in drafter.declares.targets:
-            path: KeyPath = (Kind.DRAFTER.value, option)
+            path: KeyPath = (Kind.DRAFTER.value, *at, option)
             spec = {"use": "huggingface", "model": raw} if isinstance(raw, str) else raw
             if not _is_part(spec):
                 self.problems.append(self._document.problem(path, f"got {raw!r}, expected a target such as {{use: NAME}}"))

@@ -1,5 +1,6 @@
 """Whether two models mean the same text by the same token id."""
 
+import hashlib
 import warnings
 
 from specdec.errors import SpecdecWarning, TargetMismatch
@@ -34,6 +35,21 @@ def check_vocabularies(draft: Target, target: Target) -> None:
         f"the draft model and the target have different vocabularies: id {first} is {draft_texts[first]!r} in the draft model "
         f"and {target_texts[first]!r} in the target; a draft model of the target's own family would work"
     )
+
+
+def fingerprint(target: Target) -> str | None:
+    """A text that tells vocabularies apart; None for a target without a tokenizer."""
+    if target.codec is None:
+        return None
+    pairs = sorted((token, text) for text, token in target.codec.vocabulary().items())
+    return hashlib.sha256(repr(pairs).encode()).hexdigest()[:16]
+
+
+def check_fingerprint(stored: str | None, target: Target | None, *, what: str) -> None:
+    """Raise TargetMismatch unless `what` was made with the target's vocabulary, as far as both can tell."""
+    own = None if target is None else fingerprint(target)
+    if None not in (stored, own) and stored != own:
+        raise TargetMismatch(f"{what} was made with another vocabulary than the target's; one that is made anew would work")
 
 
 def _compare_sizes(draft: Target, target: Target) -> None:

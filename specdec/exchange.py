@@ -1,11 +1,10 @@
 """What a decoder tells its parts, and a target of itself."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
-from specdec.records import HiddenStates
+from specdec.records import HiddenStates, StepRecord
 from specdec.tree import TreeSketch
 
 
@@ -17,18 +16,27 @@ class Frontier:
     nodes: tuple[int, ...]
 
 
+@dataclass(slots=True)
+class Memory:
+    """What a builder keeps about one sequence from step to step; the decoder only carries it."""
+
+    kept: object = None
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """What a draft may cost. nodes: drafted nodes, root excluded; depth: levels below the root (limit and context room).
 
     stop_ids: tokens after which the sequence ends, below which drafting is useless.
-    seconds_for: measured forward seconds by total rows of the batch, where a profile is given.
+    rows: sequences that share the forward, this one included. last: the sequence's last step, None before its first.
     """
 
     nodes: int
     depth: int
     stop_ids: frozenset[int] = frozenset()
-    seconds_for: Callable[[int], float] | None = None
+    rows: int = 1
+    last: StepRecord | None = None
+    memory: Memory = field(default_factory=Memory)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,7 +53,10 @@ class DraftStart:
 
 @dataclass(frozen=True, slots=True)
 class TargetFacts:
-    """vocab_size: columns of the logits. max_positions: the context; None: unbounded. stop_ids: of the generation config."""
+    """vocab_size: columns of the logits. max_positions: the context; None: unbounded. stop_ids: of the generation config.
+
+    bitwise: whether a token's logits are the same bits however it is scored.
+    """
 
     vocab_size: int
     max_positions: int | None
@@ -57,3 +68,4 @@ class TargetFacts:
     description: str
     max_tree_nodes: int | None = None
     trees: bool = True
+    bitwise: bool = False

@@ -9,6 +9,7 @@ from torch import Tensor
 from specdec.contracts import Guarantee
 from specdec.errors import NumericsError, PluginError
 from specdec.ranking import best_tokens
+from specdec.tree import DraftTree
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,16 +39,20 @@ class Distributions:
 class Candidates:
     """A drafter's answer without a distribution: per frontier node some tokens, best first, with scores that fall.
 
-    Scores are log-probability-like (at most 0), so that they add up along a path.
+    Scores are log-probability-like (at most 0), so that they add up along a path. sources: by token, which of several drafters
+    it is from; empty: all are from `source`.
     """
 
     tokens: tuple[tuple[int, ...], ...]
     scores: tuple[tuple[float, ...], ...]
     source: int = 0
+    sources: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if [len(row) for row in self.tokens] != [len(row) for row in self.scores]:
             raise PluginError(f"drafter {self.source}: candidates need a score for every token, node by node")
+        if self.sources and [len(row) for row in self.tokens] != [len(row) for row in self.sources]:
+            raise PluginError(f"drafter {self.source}: candidates with sources need one for every token, node by node")
 
     def top(self, count: int) -> tuple[list[list[int]], list[list[float]]]:
         """Per frontier node, the first `count` different tokens that are possible, and their scores."""
@@ -119,11 +124,13 @@ class Committed:
     """What one sequence emitted in a step, after stop and limit.
 
     nodes[i] is the node *at which* token i was drawn: the root first. hidden: [tokens, ...] the states of those nodes.
+    tree: the draft that was verified, in whose numbering `nodes` and the rows of `Scored` are.
     """
 
     tokens: tuple[int, ...]
     nodes: tuple[int, ...]
     hidden: HiddenStates = field(default_factory=HiddenStates)
+    tree: DraftTree | None = None
 
 
 PHASES = ("draft", "score", "verify", "commit")

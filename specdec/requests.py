@@ -11,6 +11,7 @@ from specdec.chance import Coins
 from specdec.contracts import Guarantee
 from specdec.distributions import Sampling
 from specdec.errors import SpecError
+from specdec.exchange import Memory
 from specdec.interfaces import Target
 from specdec.noise import mix, request_key
 from specdec.prompts import encode
@@ -76,7 +77,7 @@ def requests_of(prompts: Any, **options: Any) -> list[Request]:
 
 @dataclass(slots=True)
 class Row:
-    """One sequence. tokens: prompt and answer; the last is the root, not yet in the target's cache."""
+    """One sequence. tokens: prompt and answer; the last is the root, not yet in the target's cache. memory: the builder's."""
 
     number: int
     sample_index: int
@@ -89,6 +90,7 @@ class Row:
     emitted: Emitted
     num_logprobs: int | None
     records: list[StepRecord] = field(default_factory=list)
+    memory: Memory = field(default_factory=Memory)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     began: float = field(default_factory=perf_counter)
     seconds: float = 0.0

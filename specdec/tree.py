@@ -4,7 +4,7 @@ Node 0 is the root: the last committed token, which the target has not yet in it
 Structure lives on the host as plain integers, so that plug-ins read it without tensors; only q is a tensor.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -74,6 +74,19 @@ class TreeSketch:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Worth:
+    """What a builder that weighs costs expects of its tree, so that the trees of a batch can be cut to what pays for all.
+
+    gains: by node, the chance that it is accepted (1 for the root); a child's is lower than its parent's.
+    seconds_for: seconds of a forward by its tokens, those of all rows together. spent_seconds: for drafting.
+    """
+
+    gains: tuple[float, ...]
+    seconds_for: Callable[[int], float]
+    spent_seconds: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class DraftTree:
     """A finished draft tree.
 
@@ -86,6 +99,7 @@ class DraftTree:
     q_row: by node, the row of q from which its children were drawn, -1 for none.
     scouts: nodes that are scored and never verified.
     source: by node, the index of the drafter that proposed it (empty: a single drafter).
+    worth: where the builder weighs costs and makes deterministic draws, so that nodes may be dropped.
     """
 
     root_position: int
@@ -99,6 +113,7 @@ class DraftTree:
     q_row: tuple[int, ...] = ()
     scouts: frozenset[int] = field(default_factory=frozenset)
     source: tuple[int, ...] = ()
+    worth: Worth | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)

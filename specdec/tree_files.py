@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Self, TypeAlias
 
 import yaml
-from pydantic import AfterValidator, Field, ValidationInfo
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from specdec.errors import SpecdecError, SpecError
+from specdec.interfaces import PartOptions
 from specdec.paths import is_file
 from specdec.tree_shapes import MAX_NODES, RankPath, TreeShape, check_path
 from specdec.yaml_text import compose
@@ -48,16 +49,53 @@ def one_shape(*, file: str | None, paths: Sequence[Sequence[int]] | None, widths
     return TreeShape.of(paths) if paths is not None else TreeShape.k_ary(widths or ())
 
 
-_KEYS = ("name", "source", "paths", "chain", "widths")
+class ShapeOptions(PartOptions):
+    """The shape of a builder's tree: exactly one of file, paths and widths."""
+
+    file: Annotated[TreeName | None, Field(description="a tree file: name or path")] = None
+    paths: Annotated[Paths | None, Field(description="the shape itself: paths of ranks")] = None
+    widths: Annotated[Widths | None, Field(description="children of every node, level by level")] = None
+
+    @model_validator(mode="after")
+    def _one_shape(self) -> Self:
+        try:
+            one_shape(file=self.file, paths=self.paths, widths=self.widths)
+        except SpecError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+    @property
+    def known_shape(self) -> TreeShape | None:
+        """The shape; None for a file that is still a bare name."""
+        return one_shape(file=self.file, paths=self.paths, widths=self.widths)
+
+    def shape(self, find_tree: Callable[[str], Path]) -> TreeShape:
+        """The shape, its file found and read. Raises SpecError for one that is malformed."""
+        known = self.known_shape
+        return known if known is not None else read_tree(find_tree(self.file or "")).shape
+
+
+_KEYS = ("name", "source", "predicted", "paths", "chain", "widths")
+_PREDICTED = ("tau", "speedup", "basis")
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a search expects of its tree. speedup: against plain decoding; basis: acceptance and costs that it rests on."""
+
+    tau: float
+    speedup: float
+    basis: str
 
 
 @dataclass(frozen=True, slots=True)
 class TreeFile:
-    """A named shape and where it comes from."""
+    """A named shape, where it comes from, and what it is predicted to gain, if a search has found it."""
 
     name: str
     source: str
     shape: TreeShape
+    predicted: Prediction | None = None
 
 
 def read_tree(path: Path) -> TreeFile:
@@ -82,7 +120,20 @@ def parse_tree(text: str, *, origin: str) -> TreeFile:
     for key in ("name", "source"):
         if not isinstance(data.get(key), str) or not data[key]:
             raise SpecError(f"{origin}: line {lines.get(key, 1)}: '{key}' must be a text; got {data.get(key)!r}")
-    return TreeFile(data["name"], data["source"], _shape_in(data, node, lines, origin))
+    predicted = _prediction(data["predicted"], f"{origin}: line {lines['predicted']}") if "predicted" in data else None
+    return TreeFile(data["name"], data["source"], _shape_in(data, node, lines, origin), predicted)
+
+
+def _prediction(value: object, where: str) -> Prediction:
+    if not isinstance(value, dict) or sorted(value) != sorted(_PREDICTED):
+        raise SpecError(f"{where}: 'predicted' must be a mapping of {', '.join(_PREDICTED)}; got {value!r}")
+    tau, speedup, basis = (value[key] for key in _PREDICTED)
+    for key, number in (("tau", tau), ("speedup", speedup)):
+        if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < float("inf"):
+            raise SpecError(f"{where}: predicted.{key} must be a number above 0; got {number!r}")
+    if not isinstance(basis, str):
+        raise SpecError(f"{where}: predicted.basis must be a text; got {basis!r}")
+    return Prediction(float(tau), float(speedup), basis)
 
 
 def _key_lines(node: yaml.MappingNode, origin: str) -> dict[str, int]:
@@ -133,7 +184,10 @@ def _count(value: object) -> int:
 def format_tree(tree: TreeFile) -> str:
     """The YAML text that `parse_tree` reads back; chains and k-ary trees take their short forms."""
     shape = tree.shape
-    head = yaml.safe_dump({"name": tree.name, "source": tree.source}, sort_keys=False, allow_unicode=True, width=120)
+    facts: dict[str, Any] = {"name": tree.name, "source": tree.source}
+    if tree.predicted is not None:
+        facts["predicted"] = {key: getattr(tree.predicted, key) for key in _PREDICTED}
+    head = yaml.safe_dump(facts, sort_keys=False, allow_unicode=True, width=120)
     if shape.num_nodes and shape.is_chain:
         return f"{head}chain: {shape.depth}\n"
     sizes = (1, *shape.level_sizes())

@@ -24,6 +24,9 @@ from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound
 from specdec.verifiers.point_mass import PointMass
 
+collect_ignore = ["plugin_example"]
+"""A package of its own: test_plugin_example.py installs it and runs its tests."""
+
 
 @dataclass(frozen=True)
 class Parts:

@@ -4,7 +4,17 @@ from pathlib import Path
 import pytest
 
 from specdec.errors import SpecError
-from specdec.tree_files import TreeFile, format_tree, from_choices, one_shape, parse_tree, read_choices, read_tree, write_tree
+from specdec.tree_files import (
+    Prediction,
+    TreeFile,
+    format_tree,
+    from_choices,
+    one_shape,
+    parse_tree,
+    read_choices,
+    read_tree,
+    write_tree,
+)
 from specdec.tree_shapes import TreeShape
 
 TREES = Path(__file__).parents[1] / "trees"
@@ -74,6 +84,10 @@ def test_each_form_gives_its_shape(text, paths):
         (HEAD + "name: u\nchain: 1", "f: line 3: 'name' occurs twice, first in line 1"),
         ("name: t\nchain: 1", "f: line 1: 'source' must be a text; got None"),
         ("name: [t]\nsource: s\nchain: 1", "f: line 1: 'name' must be a text"),
+        (HEAD + "predicted: {tau: 2}\nchain: 1", "f: line 3: 'predicted' must be a mapping of tau, speedup, basis"),
+        (HEAD + "predicted: {tau: 0, speedup: 1, basis: b}\nchain: 1", "f: line 3: predicted.tau must be a number above 0"),
+        (HEAD + "predicted: {tau: 2, speedup: x, basis: b}\nchain: 1", "f: line 3: predicted.speedup must be"),
+        (HEAD + "predicted: {tau: 2, speedup: 1, basis: 3}\nchain: 1", "f: line 3: predicted.basis must be a text"),
         ("- 1", "f: a tree file is a mapping"),
         ("", "f: a tree file is a mapping"),
         ("name: t\nsource: [", "f:2: not YAML"),
@@ -97,6 +111,8 @@ def test_what_is_written_is_read_back(shape, tmp_path):
     tree = TreeFile("x: y", 'a "quoted" source\nover two lines, é', shape)
     write_tree(tree, tmp_path / "x.yaml")
     assert read_tree(tmp_path / "x.yaml") == tree
+    searched = TreeFile("x", "a search", shape, Prediction(2.5, 1.25, "acceptance of x; costs of y"))
+    assert parse_tree(format_tree(searched), origin="f") == searched
 
 
 def test_lists_of_other_projects_keep_their_order_where_it_is_right_and_are_mended_where_not():

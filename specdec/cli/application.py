@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from specdec.cli import describe, generate, train, trees, verify
+from specdec.cli import bench, datastore, describe, generate, profile, report, roofline, simulate, trace, train, trees, verify
 
 app = typer.Typer(
     name="specdec",
@@ -18,8 +18,15 @@ app = typer.Typer(
 describe.register(app)
 generate.register(app)
 verify.register(app)
+bench.register(app)
+report.register(app)
+profile.register(app)
+roofline.register(app)
 trees.register(app)
+simulate.register(app)
+trace.register(app)
 train.register(app)
+datastore.register(app)
 
 
 def _version(wanted: bool) -> None:

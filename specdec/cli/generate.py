@@ -11,7 +11,7 @@ import typer
 from specdec.cli.comparison import Comparison, compare
 from specdec.cli.terminal import Json, Settings, Strategy, TargetModel, fail, guarded, print_json
 from specdec.compose import Plan, build, check, read, target_override, workshop
-from specdec.contracts import Guarantee
+from specdec.contracts import Draw, Guarantee
 from specdec.decoder import Decoder
 from specdec.errors import SpecError, TargetMismatch
 from specdec.interfaces import TextCodec
@@ -162,6 +162,8 @@ def guarantee_words(decoder: Decoder) -> str:
     """What the strategy promises of its output, in words; nothing is promised beyond the arithmetic of the target."""
     if decoder.declared.verifier.guarantee is Guarantee.LOSSY:
         return "lossy: not the target's law"
+    if decoder.target.facts.bitwise and (not decoder.sampling.temperature or Draw.COUPLED in decoder.declared.verifier.accepts):
+        return "plain decoding's own tokens, bit for bit"
     dtype = str(decoder.target.facts.dtype).removeprefix("torch.")
     rounding = "" if dtype in ("float32", "float64") else f" of {dtype}"
     if decoder.sampling.temperature:

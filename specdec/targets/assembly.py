@@ -70,6 +70,7 @@ def assemble(model: Any, settings: RunSettings, description: str) -> Assembled:
         dtype=call.dtype,
         description=f"{description}, bitwise at width {runtime.width}" if isinstance(runtime, BitwiseRuntime) else description,
         trees=runtime.limits.no_trees_because is None,
+        bitwise=isinstance(runtime, BitwiseRuntime),
     )
     return Assembled(runtime, facts)
 

@@ -102,6 +102,9 @@ class WatchedDraftChance(DraftChance):
     def flip(self, probability):
         return self.inner.flip(probability)
 
+    def couple(self, probs, count, position):
+        return self.inner.couple(probs, count, position)
+
 
 class WatchedVerifier(Verifier):
     """A verifier that remembers every q that it was given."""

@@ -1,0 +1,111 @@
+"""What a builder that weighs costs has learned about one sequence: how drafts fare, and whether looking at them pays."""
+
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+from specdec.calibration import Calibration
+from specdec.records import StepRecord
+from specdec.tree import TreeSketch
+
+PATIENCE = 4.0
+"""Expected hits after which the sequence's own acceptance weighs as much as what was known beforehand."""
+
+USUAL: Final = ((0.55, 0.12, 0.05), (0.5, 0.12, 0.05))
+"""Chances of a node's children by rank, at the root and below it, before anything was seen."""
+
+USUAL_WEIGHT = 4.0
+"""Nodes that USUAL counts for."""
+
+FADING = 0.9
+"""What a step counts beside the next one, in the balance of whether looking pays."""
+
+CREDIT: Final = (1.2, 4.0)
+"""The balance at first: plain steps saved, in how many steps."""
+
+TOLERANCE = 0.02
+"""Plain steps that a look may lose, on average, before the drafter is left alone."""
+
+LONGEST_REST = 16
+"""Steps between two looks at a drafter that does not pay."""
+
+Costs: TypeAlias = Callable[[int], float]
+"""Drafted nodes to what the step cost, in plain steps."""
+
+
+class Learned:
+    """Owned by one sequence; see `Adaptive`.
+
+    before: chance of acceptance by draft probability, as far as it was measured beforehand.
+    """
+
+    def __init__(self, before: Callable[[float], float] | None) -> None:
+        self._calibrations = [Calibration(patience=PATIENCE, before=before) for _ in USUAL]
+        self._usual = [[USUAL_WEIGHT, *(USUAL_WEIGHT * chance for chance in row)] for row in USUAL]
+        self._sketch: TreeSketch | None = None
+        self._said: dict[int, list[tuple[int, float]]] = {}
+        self._look: tuple[float, Costs] | None = None
+        self._balance, self._looks = CREDIT
+        self._rest = 0
+        self._left = 0
+
+    def rests(self) -> bool:
+        """Whether the drafter is to be left alone in this step."""
+        if self._left > 0:
+            self._left -= 1
+            return True
+        return False
+
+    def begin(self, sketch: TreeSketch) -> None:
+        """A draft begins."""
+        self._sketch = sketch
+
+    def chances(self, node: int, tokens: Sequence[int], estimates: Sequence[float], reached: float) -> list[float]:
+        """Corrected chances of a node's children, given the node; `reached`: the node's own chance."""
+        self._said[node] = list(zip(tokens, estimates, strict=True))
+        calibration = self._calibrations[min(node, 1)]
+        corrected = [calibration(estimate) for estimate in estimates]
+        total = sum(corrected)
+        corrected = [chance / total for chance in corrected] if total > 1 else corrected
+        usual, ranked = self._usual[min(node, 1)], sorted(corrected, reverse=True)
+        usual[0] += reached
+        for rank, chance in enumerate(ranked[: len(usual) - 1], 1):
+            usual[rank] += reached * chance
+        return corrected
+
+    def outlook(self, depth: int) -> list[float]:
+        """The usual chances of the best children of a node at `depth`, by rank."""
+        weight, *sums = self._usual[min(depth, 1)]
+        return [total / weight for total in sums]
+
+    def best_child(self, depth: int) -> float:
+        """The usual chance of the best child of a node at `depth`."""
+        return self.outlook(depth)[0]
+
+    def looked(self, advantage: float, costs: Costs) -> None:
+        """The drafter was looked at: the plain steps that this is expected to save."""
+        self._look = (advantage, costs)
+
+    def _settle(self, advantage: float, costs: Costs, last: StepRecord) -> None:
+        """Enter what a look saved, half as was expected, which varies less, half as it turned out; decide on a rest."""
+        self._balance = FADING * self._balance + (advantage + last.committed - costs(last.drafted)) / 2
+        self._looks = FADING * self._looks + 1
+        if self._balance / self._looks < -TOLERANCE:
+            self._rest = min(max(2 * self._rest, 1), LONGEST_REST)
+        else:
+            self._rest = 0
+        self._left = self._rest
+
+    def hear(self, last: StepRecord) -> None:
+        """Hold what was said along the way against the tokens that were emitted since."""
+        if self._look is not None:
+            self._settle(*self._look, last)
+        sketch, node = self._sketch, 0
+        if sketch is not None:
+            children = {(p, t): n for n, (p, t) in enumerate(zip(sketch.parents, sketch.tokens, strict=True))}
+            for token in last.emitted:
+                for offered, estimate in self._said.get(node, ()):
+                    self._calibrations[min(node, 1)].learn(estimate, offered == token)
+                if (node, token) not in children:
+                    break
+                node = children[node, token]
+        self._sketch, self._said, self._look = None, {}, None

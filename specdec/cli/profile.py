@@ -1,0 +1,202 @@
+"""`profile`: what decoding costs here. `acceptance`: what is accepted.
+
+What they need is imported when they are called, so that other commands start without it.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from specdec.cli.terminal import Settings, Strategy, TargetModel, fail, guarded, print_table
+from specdec.compose import Plan, Workshop, build, check, read, target_override, workshop
+from specdec.decoder import Decoder
+from specdec.errors import SpecError
+from specdec.library import SUFFIXES
+from specdec.plugins import Kind
+
+if TYPE_CHECKING:
+    from specdec.acceptance import AcceptanceProfile
+    from specdec.costs import CostModel
+
+Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The YAML file to write.", show_default=False)]
+Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it too: .svg, .png or .pdf.")]
+
+NOISY = 0.2
+"""Spread from which a measurement is said to be noisy."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("profile", help="Measure seconds by tree width and context, for search and adaptive trees.")(profile)
+    app.command("acceptance", help="Measure how often drafts are accepted, by rank, depth and draft probability.")(acceptance)
+
+
+@guarded
+def profile(
+    what: Annotated[str, typer.Argument(metavar="STRATEGY|TARGET", help="A strategy, or a model's name, folder or hub id.")],
+    output: Output,
+    max_width: Annotated[int, typer.Option(min=1, max=1024, help="Tokens that are scored at once, at most.")] = 48,
+    context: Annotated[list[int] | None, typer.Option(min=1, help="Cached tokens. Repeatable. [default: 128, 512]")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Samples of each width; the median counts.")] = 7,
+    target: TargetModel = None,
+    settings: Settings = None,
+    plot: Plot = None,
+) -> None:
+    """A quiet machine measures best: what else runs is measured too."""
+    from specdec.bench.provenance import provenance
+    from specdec.costs import write_costs
+    from specdec.search.cost_run import CostPlan, default_widths, measure_costs
+    from specdec.search.pictures import draw_costs
+
+    check_outputs(output, plot)
+    shop = workshop()
+    plan = _plan(what, shop, target, settings)
+    decoder = _decoder(plan, shop)
+    contexts = tuple(sorted(set(context or (128, 512))))
+    with _progress("rounds", rounds + 1) as step:
+        costs = measure_costs(
+            decoder,
+            CostPlan(default_widths(max_width), contexts, rounds),
+            source=f"{plan.spec.name} on {decoder.target.facts.description}",
+            provenance={**provenance(), **_facts(decoder)},
+            on_round=step,
+        )
+    write_costs(output, costs)
+    if plot is not None:
+        draw_costs(costs, plot)
+    _print_costs(costs)
+
+
+def _plan(what: str, shop: Workshop, target: str | None, settings: list[str] | None) -> Plan:
+    """The plan of a strategy; of plain decoding for a target's name, folder or hub id."""
+    if what in shop.library.strategies() or what.endswith(SUFFIXES):
+        override = {} if target is None else target_override(target, shop.registry)
+        return check(read(what, shop, settings=settings or (), overrides=override), shop)
+    if target is not None:
+        raise SpecError(f"'{what}' is no strategy, and --target names a target already")
+    return check(read("plain", shop, settings=settings or (), overrides=target_override(what, shop.registry)), shop)
+
+
+def _decoder(plan: Plan, shop: Workshop) -> Decoder:
+    with redirect_stdout(sys.stderr):
+        return build(plan, shop)
+
+
+def _facts(decoder: Decoder) -> dict[str, Any]:
+    facts = decoder.target.facts
+    return {
+        "target": facts.description,
+        "dtype": str(facts.dtype).removeprefix("torch."),
+        "device": str(facts.device),
+        "drafter": type(decoder.drafter).name,
+    }
+
+
+def _print_costs(costs: "CostModel") -> None:
+    rows = []
+    for column, width in enumerate(costs.widths):
+        cells = [f"{1e3 * row[column]:.2f}" for row in costs.forward_seconds]
+        ratios = [f"{row[column] / row[0]:.3f}" for row in costs.forward_seconds]
+        rows.append([str(width), *cells, *ratios])
+    heads = [f"ms at {context}" for context in costs.contexts] + [f"t(n)/t(1) at {context}" for context in costs.contexts]
+    print_table(costs.source, ["tokens", *heads], rows)
+    noise = [spread for row in costs.spread for spread in row]
+    lines = [
+        f"overhead a step: {1e3 * costs.overhead_seconds:.2f} ms, plain {1e3 * costs.plain_overhead_seconds:.2f} ms",
+        f"spread (interquartile range / median): median {sorted(noise)[len(noise) // 2]:.1%}, worst {max(noise):.1%}",
+    ]
+    if costs.drafter is not None:
+        pairs = zip(costs.drafter.widths, costs.drafter.seconds, strict=True)
+        levels = ", ".join(f"{width}: {1e3 * seconds:.2f}" for width, seconds in pairs)
+        lines.insert(0, f"{costs.drafter.name}: first level {1e3 * costs.drafter.first_seconds:.2f} ms; by nodes: {levels} ms")
+    typer.echo("\n".join(lines))
+    if sorted(noise)[len(noise) // 2] > NOISY:
+        fail("warning: the machine was not quiet; measure again when nothing else runs, or with more --rounds")
+
+
+@guarded
+def acceptance(
+    strategy: Strategy,
+    prompts: Annotated[list[Path], typer.Option("--prompts", metavar="FILE", help="JSON lines with questions. Repeatable.")],
+    output: Output,
+    count: Annotated[int | None, typer.Option(min=1, help="Questions of each file, from its start.")] = 20,
+    max_new_tokens: Annotated[int, typer.Option(min=2, help="Of each answer.")] = 128,
+    width: Annotated[int, typer.Option(min=1, max=36, help="Ranks that are looked at.")] = 8,
+    depth: Annotated[int, typer.Option(min=1, max=35, help="Levels that are looked at.")] = 8,
+    own_steps: Annotated[
+        bool, typer.Option("--own-steps", help="Count the strategy's own steps, with its tree and verifier as they are.")
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Key of all draws.")] = 0,
+    target: TargetModel = None,
+    settings: Settings = None,
+    plot: Plot = None,
+) -> None:
+    """By default every token of plain decoding's answers is a root, and drafts are followed along the answer."""
+    from specdec.acceptance import write_acceptance
+    from specdec.bench.prompts import Selection, read_questions
+    from specdec.bench.provenance import provenance
+    from specdec.search.acceptance_run import AcceptancePlan, check_measurable, first_turns, measure_acceptance
+    from specdec.search.pictures import draw_acceptance
+
+    check_outputs(output, plot)
+    questions, files = read_questions(prompts, Selection(count))
+    shop = workshop()
+    override = {} if target is None else target_override(target, shop.registry)
+    plan = check(read(strategy, shop, settings=settings or (), overrides=override), shop)
+    check_measurable(plan.parts[Kind.DRAFTER].declares, plan.parts[Kind.TREE].declares, own_steps=own_steps)
+    decoder = _decoder(plan, shop)
+    names = ", ".join(file.name for file in files)
+    with _progress("answers", len(questions)) as step:
+        measured = measure_acceptance(
+            decoder,
+            first_turns(questions, decoder.target.codec),
+            AcceptancePlan(max_new_tokens, width, depth, own_steps, seed),
+            source=f"{plan.spec.name} on {len(questions)} questions of {names}",
+            provenance={**provenance(), **_facts(decoder), "spec": plan.resolved(), "max_new_tokens": max_new_tokens},
+            on_answer=step,
+        )
+    write_acceptance(output, measured)
+    if plot is not None:
+        draw_acceptance(measured, plot)
+    _print_acceptance(measured)
+
+
+def _print_acceptance(profile: "AcceptanceProfile") -> None:
+    rates = profile.rates().by_depth
+    ranks = max(map(len, rates))
+    rows = [
+        [str(level + 1), str(profile.reached[level]), *[f"{rate:.3f}" for rate in row], *[""] * (ranks - len(row))]
+        for level, row in enumerate(rates)
+    ]
+    print_table(profile.source, ["level", "reached", *[f"rank {rank}" for rank in range(ranks)]], rows)
+    typer.echo(f"all levels: {' '.join(f'{rate:.3f}' for rate in profile.by_rank())}")
+    if strayed := profile.provenance.get("answers_left_out"):
+        fail(f"warning: {strayed} answers were left out: decoded twice, they came out differently")
+
+
+def check_outputs(output: Path, plot: Path | None = None) -> None:
+    """Raise SpecError, before anything is measured, for files that could not be written afterwards."""
+    from specdec.search.pictures import check_ending
+
+    for path in (output, *([] if plot is None else [plot])):
+        if path.is_dir():
+            raise SpecError(f"{path}: is a folder; expected the name of a file to write")
+        if not path.parent.is_dir():
+            raise SpecError(f"{path}: there is no folder {path.parent}")
+    if plot is not None:
+        check_ending(plot)
+
+
+@contextmanager
+def _progress(title: str, total: int) -> Iterator[Callable[[], None]]:
+    """A bar on stderr, which counts each call."""
+    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda: bar.advance(task)

@@ -1,0 +1,59 @@
+"""`roofline`: the costs of a machine that is not here, from its data sheet."""
+
+from typing import Annotated
+
+import typer
+
+from specdec.cli.profile import Output, Plot, check_outputs
+from specdec.cli.terminal import guarded
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("roofline", help="Write the costs of another machine, from its bandwidth and arithmetic.")(roofline)
+
+
+@guarded
+def roofline(
+    output: Output,
+    parameters: Annotated[float, typer.Option(min=1, help="Weights that every token uses, such as 70e9.", show_default=False)],
+    bandwidth: Annotated[
+        float, typer.Option(min=1, help="Bytes per second of one device, such as 2.039e12.", show_default=False)
+    ],
+    flops: Annotated[
+        float, typer.Option(min=1, help="Operations per second of one device, such as 312e12.", show_default=False)
+    ],
+    devices: Annotated[int, typer.Option(min=1, help="Devices that share the weights.")] = 1,
+    efficiency: Annotated[float, typer.Option(min=0.01, max=1, help="Share of both peaks that is reached.")] = 0.7,
+    forward_overhead: Annotated[float, typer.Option(min=0, help="Seconds of a forward beyond that.")] = 0.0,
+    bytes_per_parameter: Annotated[float, typer.Option(min=0.1, help="2 for 16 bits.")] = 2.0,
+    kv_bytes_per_token: Annotated[float, typer.Option(min=0, help="Of the cache, all layers.")] = 0.0,
+    draft_parameters: Annotated[
+        float | None, typer.Option(min=1, help="Weights of the draft model, on one device. [default: drafts cost nothing]")
+    ] = None,
+    name: Annotated[str, typer.Option(help="What the machine is called.")] = "a machine by data sheet",
+    plot: Plot = None,
+) -> None:
+    """The slower of reading all weights and doing two operations a weight and token."""
+    from specdec.costs import write_costs
+    from specdec.search.pictures import draw_costs
+    from specdec.search.roofline import Machine, ModelSize, roofline_costs
+
+    check_outputs(output, plot)
+    machine = Machine(
+        bandwidth=bandwidth, flops=flops, devices=devices, efficiency=efficiency, forward_overhead=forward_overhead
+    )
+    model = ModelSize(parameters=parameters, bytes_per_parameter=bytes_per_parameter, kv_bytes_per_token=kv_bytes_per_token)
+    draft = None
+    if draft_parameters is not None:
+        draft = ModelSize(parameters=draft_parameters, bytes_per_parameter=bytes_per_parameter)
+    costs = roofline_costs(machine, model, draft, source=f"{name}: roofline, not measured")
+    write_costs(output, costs)
+    if plot is not None:
+        draw_costs(costs, plot)
+    one, *rest = costs.forward_seconds[0]
+    free = max(width for width, seconds in zip(costs.widths, costs.forward_seconds[0], strict=True) if seconds < 1.01 * one)
+    typer.echo(
+        f"{costs.source}\n{1e3 * one:.2f} ms a token; up to {free} at once take no longer, {costs.widths[-1]} take "
+        f"{rest[-1] / one:.2f} times as long"
+    )

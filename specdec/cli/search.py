@@ -1,0 +1,114 @@
+"""`tree search`: the fastest tree for measured acceptance and costs."""
+
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from specdec.acceptance import AcceptanceProfile, read_acceptance
+from specdec.cli.terminal import Json, fail, guarded, print_json, print_table
+from specdec.costs import CostModel, read_costs
+from specdec.search.hardware import Bounds, Candidate, Found, Method, search_tree
+from specdec.search.values import expansions
+from specdec.tree_files import Prediction, TreeFile, format_tree
+from specdec.yaml_models import write_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+AcceptanceFile = Annotated[
+    Path, typer.Option("--acceptance", "-a", metavar="FILE", help="Written by `specdec acceptance`.", show_default=False)
+]
+CostFile = Annotated[
+    Path, typer.Option("--cost", "-c", metavar="FILE", help="Written by `specdec profile` or `roofline`.", show_default=False)
+]
+
+
+@guarded
+def search(
+    acceptance: AcceptanceFile,
+    cost: CostFile,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="The tree file to write; none if plain decoding wins.")
+    ] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, max=512, help="Drafted nodes at most. [default: as the costs go]")] = None,
+    depth: Annotated[int, typer.Option(min=1, max=64, help="Levels at most.")] = 8,
+    context: Annotated[int | None, typer.Option(min=1, help="Cached tokens. [default: the middle of the costs]")] = None,
+    method: Annotated[Method, typer.Option(help="dynamic: optimal; greedy: best-first; brute: every tree.")] = Method.DYNAMIC,
+    by_rank: Annotated[bool, typer.Option("--by-rank", help="One vector of rates for all depths.")] = False,
+    name: Annotated[str | None, typer.Option(help="Of the tree. [default: the file's name]")] = None,
+    json: Json = False,
+) -> None:
+    """Maximise expected tokens / (t(n)/t(1) + drafting); plain decoding is always a candidate."""
+    profile, costs = read_acceptance(acceptance), read_costs(cost)
+    at = middle(costs) if context is None else context
+    most = nodes if nodes is not None else min(64, costs.widths[-1] - 1) or 1
+    found = search_tree(profile, costs, Bounds(tuple(range(1, most + 2)), depth, method), context=at, by_rank=by_rank)
+    written = output if output is not None and found.best.shape.num_nodes else None
+    if written is not None:
+        write_whole(written, format_tree(_tree_file(found, profile, costs, name or written.stem, at)))
+    if costs.drafter is None:
+        fail(f"warning: {cost} has no costs of a drafter, so that drafting counts as free")
+    if json:
+        print_json(_report(found, costs, at, written))
+        return
+    print_table(f"{profile.source}; {costs.source}; context {at}", HEADINGS, [_row(c, costs, at) for c in found.by_size])
+    best = found.best
+    if not best.shape.num_nodes:
+        typer.echo("nothing beats plain decoding here: no tree is written")
+        return
+    typer.echo(
+        f"best: {best.shape.num_nodes} nodes, depth {best.shape.depth}: tau {best.tokens:.3f}, speed-up {best.speedup:.3f}"
+        + (f"; written to {written}" if written is not None else "")
+    )
+
+
+HEADINGS = ("nodes", "depth", "by level", "tau", "t(n)/t(1)", "drafting/t(1)", "speed-up")
+
+
+def _row(candidate: Candidate, costs: CostModel, context: int) -> "Sequence[str]":
+    shape, one = candidate.shape, costs.forward(1, context)
+    return (
+        str(shape.num_nodes),
+        str(shape.depth),
+        " ".join(map(str, shape.level_sizes())) or "plain decoding",
+        f"{candidate.tokens:.3f}",
+        f"{costs.forward(candidate.size, context) / one:.3f}",
+        f"{costs.draft(expansions(shape)) / one:.3f}",
+        f"{candidate.speedup:.3f}",
+    )
+
+
+def _tree_file(found: Found, profile: AcceptanceProfile, costs: CostModel, name: str, context: int) -> TreeFile:
+    best = found.best
+    how = "answers replayed" if found.replayed else "closed form"
+    basis = f"{profile.source}; {costs.source}; context {context}; {how}"
+    predicted = Prediction(round(best.tokens, 4), round(best.speedup, 4), basis)
+    return TreeFile(name, "specdec tree search, the dynamic program of arXiv 2402.12374", best.shape, predicted)
+
+
+def _report(found: Found, costs: CostModel, context: int, written: Path | None) -> dict[str, Any]:
+    def facts(candidate: Candidate) -> dict[str, Any]:
+        return {
+            "nodes": candidate.shape.num_nodes,
+            "depth": candidate.shape.depth,
+            "paths": candidate.shape.paths,
+            "tau": candidate.tokens,
+            "step_seconds": candidate.step_seconds,
+            "speedup": candidate.speedup,
+        }
+
+    return {
+        "context": context,
+        "best": facts(found.best),
+        "by_size": [facts(candidate) for candidate in found.by_size],
+        "replayed": found.replayed,
+        "plain_step_seconds": costs.plain(context),
+        "written": None if written is None else str(written),
+    }
+
+
+def middle(costs: CostModel) -> int:
+    """The median of the measured contexts."""
+    return round(median(costs.contexts))

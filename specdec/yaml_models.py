@@ -1,0 +1,79 @@
+"""Measurements in YAML: files that a program wrote and that a person may edit."""
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel
+
+from specdec.errors import SpecError
+from specdec.explain import faults
+from specdec.yaml_lines import read_file
+
+NUMBER_LIKE = re.compile(r"[-+.0-9][-+.0-9eE]*")
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+def read_model(path: Path, model: type[ModelT], kind: str) -> ModelT:
+    """The model in a YAML file. `kind` is the value that the file must have under `kind`, so that files are not mixed up.
+
+    Raises SpecError with every mistake and its line.
+    """
+    document = read_file(path)
+    data = dict(document.data)
+    given = data.pop("kind", None)
+    problems = list(document.problems)
+    if given != kind and not problems:
+        got = "has no kind" if given is None else f"got {given!r}"
+        raise SpecError(str(document.problem(("kind",), f"{got}, expected '{kind}'")))
+    problems += [document.problem(key, message) for key, message in faults(model, data).items()]
+    if problems:
+        raise SpecError("\n".join(map(str, problems)))
+    return model.model_validate(data)
+
+
+def write_model(path: Path, model: BaseModel, kind: str) -> None:
+    """Write the file that `read_model` reads back; it appears only when it is whole."""
+    data = {"kind": kind, **model.model_dump(mode="json", exclude_none=True, exclude_defaults=True)}
+    write_whole(path, yaml.dump(_rounded(data), Dumper=_Rows, sort_keys=False, allow_unicode=True, width=120))
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file that appears only when it is whole. Raises SpecError where it cannot be written."""
+    scratch = path.with_name(path.name + ".partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch.write_bytes(content.encode() if isinstance(content, str) else content)
+        scratch.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            scratch.unlink(missing_ok=True)
+        raise SpecError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+class _Rows(yaml.SafeDumper):
+    """Lists of numbers on one line."""
+
+    def represent_sequence(self, tag: str, sequence: Any, flow_style: bool | None = None) -> yaml.SequenceNode:
+        flat = all(isinstance(item, int | float) for item in sequence)
+        return super().represent_sequence(tag, sequence, flow_style=flat or flow_style)
+
+
+def _text(dumper: _Rows, text: str) -> yaml.ScalarNode:
+    """In quotes where our reader would take it for a number; 0998 is one in YAML 1.2, and none in what PyYAML writes."""
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="'" if NUMBER_LIKE.fullmatch(text) else None)
+
+
+_Rows.add_representer(str, _text)
+
+
+def _rounded(value: Any) -> Any:
+    """Six digits: more would be noise."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, Mapping):
+        return {key: _rounded(item) for key, item in value.items()}
+    return [_rounded(item) for item in value] if isinstance(value, list | tuple) else value
