@@ -9,15 +9,15 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from specdec.acceptance import AcceptanceProfile, read_acceptance
 from specdec.builder_memory import Costs, Learned
 from specdec.chance import DraftChance
 from specdec.contracts import BuilderDeclaration, Draw, Gives, Shape
-from specdec.costs import CostModel, read_costs
 from specdec.errors import SpecdecError
 from specdec.file_options import DataFile
 from specdec.interfaces import Budget, BuildTools, Frontier, PartOptions, TreeBuilder
-from specdec.pricing import Prices, shipped_costs
+from specdec.profiles.acceptance import AcceptanceProfile, read_acceptance
+from specdec.profiles.costs import CostModel, read_costs
+from specdec.profiles.pricing import Prices, shipped_costs
 from specdec.records import Answer, DraftProbs
 from specdec.tree import DraftTree, TreeSketch, Worth, root_only
 

@@ -9,11 +9,11 @@ import typer
 from specdec.cli.terminal import TargetModel, guarded
 from specdec.compose import load
 from specdec.contracts import Features
-from specdec.datastore import build_datastore, write_datastore
 from specdec.drafting_vocabulary import fingerprint
 from specdec.errors import SpecError, TargetMismatch
 from specdec.interfaces import Target, TextCodec
-from specdec.successors import SuccessorTables, likeliest, write_successors
+from specdec.lookup.datastore import build_datastore, write_datastore
+from specdec.lookup.successors import SuccessorTables, likeliest, write_successors
 
 Texts = Annotated[
     list[Path],

@@ -21,8 +21,8 @@ from specdec.library import SUFFIXES
 from specdec.plugins import Kind
 
 if TYPE_CHECKING:
-    from specdec.acceptance import AcceptanceProfile
-    from specdec.costs import CostModel
+    from specdec.profiles.acceptance import AcceptanceProfile
+    from specdec.profiles.costs import CostModel
 
 Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The YAML file to write.", show_default=False)]
 Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it too: .svg, .png or .pdf.")]
@@ -50,7 +50,7 @@ def profile(
 ) -> None:
     """A quiet machine measures best: what else runs is measured too."""
     from specdec.bench.provenance import provenance
-    from specdec.costs import write_costs
+    from specdec.profiles.costs import write_costs
     from specdec.search.cost_run import CostPlan, default_widths, measure_costs
     from specdec.search.pictures import draw_costs
 
@@ -138,9 +138,9 @@ def acceptance(
     plot: Plot = None,
 ) -> None:
     """By default every token of plain decoding's answers is a root, and drafts are followed along the answer."""
-    from specdec.acceptance import write_acceptance
     from specdec.bench.prompts import Selection, read_questions
     from specdec.bench.provenance import provenance
+    from specdec.profiles.acceptance import write_acceptance
     from specdec.search.acceptance_run import AcceptancePlan, check_measurable, first_turns, measure_acceptance
     from specdec.search.pictures import draw_acceptance
 

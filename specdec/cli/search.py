@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specdec.acceptance import AcceptanceProfile, read_acceptance
 from specdec.cli.terminal import Json, fail, guarded, print_json, print_table
-from specdec.costs import CostModel, read_costs
+from specdec.profiles.acceptance import AcceptanceProfile, read_acceptance
+from specdec.profiles.costs import CostModel, read_costs
 from specdec.search.hardware import Bounds, Candidate, Found, Method, search_tree
 from specdec.search.values import expansions
 from specdec.tree_files import Prediction, TreeFile, format_tree

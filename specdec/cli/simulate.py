@@ -5,12 +5,12 @@ from typing import Annotated, Any
 
 import typer
 
-from specdec.acceptance import AcceptanceProfile, read_acceptance
 from specdec.cli.search import AcceptanceFile, CostFile
 from specdec.cli.terminal import Json, Settings, guarded, print_json, print_table
 from specdec.compose import check, read, workshop
-from specdec.costs import CostModel, read_costs
 from specdec.errors import SpecError
+from specdec.profiles.acceptance import AcceptanceProfile, read_acceptance
+from specdec.profiles.costs import CostModel, read_costs
 from specdec.search.hardware import Candidate, predicted, rates_for, replayed_tau
 from specdec.search.simulation import Played, Task, play
 from specdec.search.strategies import shape_of

@@ -9,9 +9,9 @@ from specdec.contracts import DrafterDeclaration, Gives
 from specdec.drafting_vocabulary import check_fingerprint
 from specdec.file_options import DataFile
 from specdec.interfaces import BuildTools, Drafter, DraftSession, DraftStart, Frontier, PartOptions
-from specdec.predictions import Guess, Predictions
+from specdec.lookup.predictions import Guess, Predictions
+from specdec.lookup.successors import SuccessorTables, likeliest, read_successors
 from specdec.records import Committed, Proposal, Scored
-from specdec.successors import SuccessorTables, likeliest, read_successors
 from specdec.tree import TreeSketch
 
 TRUST: Final = {1: 0.6, 2: 0.9}

@@ -8,13 +8,13 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from specdec.contracts import DrafterDeclaration, Gives
-from specdec.datastore import Datastore, read_datastore
 from specdec.drafting_vocabulary import check_fingerprint
 from specdec.file_options import DataFile
 from specdec.interfaces import BuildTools, Drafter, DraftSession, DraftStart, Frontier, PartOptions
-from specdec.predictions import Guess, Predictions
+from specdec.lookup.datastore import Datastore, read_datastore
+from specdec.lookup.predictions import Guess, Predictions
+from specdec.lookup.suffix_automaton import Place, SuffixAutomaton
 from specdec.records import Committed, Proposal, Scored
-from specdec.suffix_automaton import Place, SuffixAutomaton
 from specdec.tree import TreeSketch
 
 CONTEXTS = 3

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specdec.acceptance import DIGITS, AcceptanceProfile, counts, encoded
 from specdec.bench.prompts import Question
 from specdec.compose import load
 from specdec.contracts import BuilderDeclaration, DrafterDeclaration, Draw
@@ -12,6 +11,7 @@ from specdec.decoder import Declared, Decoder
 from specdec.errors import SpecError
 from specdec.interfaces import TextCodec, TreeBuilder
 from specdec.noise import request_key
+from specdec.profiles.acceptance import DIGITS, AcceptanceProfile, counts, encoded
 from specdec.prompts import encode
 from specdec.search.probing import Listener, Offers, Probe, StepCounts, Trials
 from specdec.tree_shapes import RankPath

@@ -6,11 +6,11 @@ from statistics import median, quantiles
 from typing import Any
 
 from specdec.compose import load
-from specdec.costs import CostModel, DrafterCost
 from specdec.decoder import Declared, Decoder, Run
 from specdec.drafters.ngram import NgramDrafter, NgramOptions
 from specdec.errors import SpecError
 from specdec.noise import mix
+from specdec.profiles.costs import CostModel, DrafterCost
 from specdec.records import StepRecord
 from specdec.requests import Request
 from specdec.search.metering import Meter, Metered, Samples, steadied

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 
-from specdec.acceptance import AcceptanceProfile, Drafted, Rates, counts, rates_of, replay
-from specdec.costs import CostModel
 from specdec.errors import SpecError
+from specdec.profiles.acceptance import AcceptanceProfile, Drafted, Rates, counts, rates_of, replay
+from specdec.profiles.costs import CostModel
 from specdec.search.brute_force import brute_force
 from specdec.search.dynamic_programming import optimal_trees
 from specdec.search.greedy import best_first

@@ -4,9 +4,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from specdec.acceptance import AcceptanceProfile
-from specdec.costs import CostModel
 from specdec.errors import SpecError
+from specdec.profiles.acceptance import AcceptanceProfile
+from specdec.profiles.costs import CostModel
 from specdec.search.values import Children, reach
 from specdec.tree_shapes import RankPath, TreeShape
 from specdec.yaml_models import write_whole

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from math import exp
 from typing import ClassVar
 
-from specdec.acceptance import CalibrationBin
 from specdec.chance import DraftChance
 from specdec.contracts import BuilderDeclaration, Draw, Gives, Shape
 from specdec.errors import SpecdecError
 from specdec.interfaces import Budget, BuildTools, Frontier, PartOptions, TreeBuilder
+from specdec.profiles.acceptance import CalibrationBin
 from specdec.records import Answer, Candidates, DraftProbs
 from specdec.tree import DraftTree, TreeSketch, root_only
 from specdec.tree_shapes import RankPath

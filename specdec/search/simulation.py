@@ -5,10 +5,10 @@ from statistics import fmean, stdev
 
 import torch
 
-from specdec.acceptance import Drafted, Rates
-from specdec.costs import CostModel
 from specdec.errors import SpecError
 from specdec.noise import mix, uniforms
+from specdec.profiles.acceptance import Drafted, Rates
+from specdec.profiles.costs import CostModel
 from specdec.search.hardware import step_seconds
 from specdec.tree_shapes import RankPath, TreeShape
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from specdec.acceptance import AcceptanceProfile, CalibrationBin, read_acceptance, write_acceptance
 from specdec.cli import app
-from specdec.costs import CostModel, DrafterCost, read_costs, write_costs
+from specdec.profiles.acceptance import AcceptanceProfile, CalibrationBin, read_acceptance, write_acceptance
+from specdec.profiles.costs import CostModel, DrafterCost, read_costs, write_costs
 from specdec.search.hardware import predicted
 from specdec.search.values import expected_tokens
 from specdec.tree_files import read_tree

@@ -9,8 +9,8 @@ from specdec.contracts import Draw
 from specdec.drafters.recycling import TRUST, RecyclingDrafter, RecyclingOptions
 from specdec.errors import SpecError
 from specdec.interfaces import BuildTools, DraftStart, Frontier
+from specdec.lookup.successors import SuccessorTables, likeliest, read_successors, write_successors
 from specdec.records import Committed, HiddenStates, Scored
-from specdec.successors import SuccessorTables, likeliest, read_successors, write_successors
 from specdec.tree import TreeSketch
 
 

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec.calibration import HIGHEST
-from specdec.datastore import build_datastore, write_datastore
 from specdec.drafters.suffix import CONTEXTS, NOVELTY, STORE_TRUST, SuffixDrafter, SuffixOptions
 from specdec.errors import SpecError, TargetMismatch
 from specdec.interfaces import BuildTools, DraftStart, Frontier
+from specdec.lookup.datastore import build_datastore, write_datastore
 from specdec.records import Committed, HiddenStates
 from specdec.tree import TreeSketch
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from specdec.acceptance import replay
 from specdec.builders.chain import Chain, ChainOptions
 from specdec.builders.dynamic import Dynamic, DynamicOptions
 from specdec.builders.fixed import Fixed, FixedOptions
@@ -11,6 +10,7 @@ from specdec.distributions import Sampling
 from specdec.drafters.ngram import NgramDrafter, NgramOptions
 from specdec.errors import SpecError
 from specdec.noise import request_key
+from specdec.profiles.acceptance import replay
 from specdec.search.acceptance_run import AcceptancePlan, measure_acceptance
 from specdec.tree_shapes import TreeShape
 from specdec.verifiers.match import Match

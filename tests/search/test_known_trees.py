@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from specdec.acceptance import Rates
-from specdec.costs import CostModel, DrafterCost
+from specdec.profiles.acceptance import Rates
+from specdec.profiles.costs import CostModel, DrafterCost
 from specdec.search.brute_force import all_trees, brute_force
 from specdec.search.dynamic_programming import optimal_trees
 from specdec.search.greedy import best_first

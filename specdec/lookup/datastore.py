@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy
 from numpy.typing import NDArray
 
-from specdec.array_files import read_arrays, write_arrays
 from specdec.errors import SpecError
+from specdec.lookup.array_files import read_arrays, write_arrays
 
 CONTEXT = 16
 """Tokens of context by which places are sorted, so that no longer match is found."""

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from specdec.costs import CostModel, read_costs
+from specdec.profiles.costs import CostModel, read_costs
 
-MEASURED = Path(__file__).parent / "measured"
+MEASURED = Path(__file__).parent
 
 
 def shipped_costs() -> CostModel:

@@ -10,8 +10,8 @@ import numpy
 import torch
 from torch import Tensor
 
-from specdec.array_files import Array, read_arrays, write_arrays
 from specdec.errors import SpecError
+from specdec.lookup.array_files import Array, read_arrays, write_arrays
 from specdec.ranking import top_columns
 
 KIND = "successors"

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec.suffix_automaton import START, SuffixAutomaton
+from specdec.lookup.suffix_automaton import START, SuffixAutomaton
 
 TEXTS = st.integers(1, 4).flatmap(lambda size: st.lists(st.integers(0, size), max_size=50))
 

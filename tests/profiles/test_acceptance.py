@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.acceptance import (
+from specdec.errors import SpecError
+from specdec.profiles.acceptance import (
     AcceptanceProfile,
     CalibrationBin,
     Drafted,
@@ -14,7 +15,6 @@ from specdec.acceptance import (
     replay,
     write_acceptance,
 )
-from specdec.errors import SpecError
 from specdec.tree_shapes import TreeShape
 
 paths = st.lists(st.integers(0, 11), max_size=4).map(tuple)

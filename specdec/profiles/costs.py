@@ -11,7 +11,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from specdec.errors import SpecError
-from specdec.monotone import Curve, rising
+from specdec.profiles.monotone import Curve, rising
 from specdec.yaml_models import read_model, write_model
 
 KIND = "cost"

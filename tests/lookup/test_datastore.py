@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec.datastore import CONTEXT, SAMPLE, build_datastore, read_datastore, write_datastore
 from specdec.errors import SpecError
-from specdec.successors import SuccessorTables, write_successors
+from specdec.lookup.datastore import CONTEXT, SAMPLE, build_datastore, read_datastore, write_datastore
+from specdec.lookup.successors import SuccessorTables, write_successors
 
 TEXTS = st.lists(st.lists(st.integers(0, 3), max_size=30), min_size=1, max_size=4).filter(any)
 

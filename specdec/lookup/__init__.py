@@ -1,0 +1,1 @@
+"""Drafts looked up in text: suffix automaton, datastores, successor tables, and predictions made of their counts."""
