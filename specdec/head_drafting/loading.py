@@ -11,10 +11,10 @@ from specdec.head_drafting.lending import embeddings, readout
 from specdec.head_drafting.session import DraftingHead
 from specdec.heads.checkpoint import HeadCheckpoint, read_head
 from specdec.heads.config import HeadConfig
+from specdec.heads.layer import lay_out
 from specdec.heads.location import locate_head
 from specdec.heads.published import read_head_config
 from specdec.interfaces import PartOptions, Target
-from specdec.packing import pack_linears
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
@@ -56,7 +56,7 @@ def load_head(options: HeadOptions, kind: Kind, target: Target | None, layers: t
 def ready(checkpoint: HeadCheckpoint, target: Target, *, dtype: torch.dtype, device: torch.device) -> DraftingHead:
     """A head of this dtype and device, laid out for drafting, with what it borrows."""
     check_fit(checkpoint.config, target)
-    pack_linears(checkpoint.head)
+    lay_out(checkpoint.head)
     return DraftingHead(
         head=checkpoint.head,
         embed=embeddings(checkpoint, target, dtype, device),

@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from specdec.heads.config import HeadConfig
 from specdec.heads.rope import inverse_frequencies, rotate
+from specdec.packing import Linear, linear, pack_linears
 
 CacheUpdate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """Takes the new keys and values [rows, kv heads, nodes, dim], rotated; gives all that may be attended to, in slot order."""
@@ -44,19 +45,33 @@ class Attention(nn.Module):
         frequencies = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
         self.register_buffer("frequencies", frequencies, persistent=False)
         self.frequencies: Tensor
+        self._joined: Linear | None = None
+
+    def lay_out(self) -> None:
+        """Make one packed map of the projections of queries, keys and values. For inference."""
+        parts = (self.q_proj, self.k_proj, self.v_proj)
+        biases = [part.bias.detach() for part in parts if part.bias is not None]
+        self._joined = linear(torch.cat([part.weight.detach() for part in parts]), torch.cat(biases) if biases else None)
 
     def forward(self, states: Tensor, positions: Tensor, mask: Tensor | None, update: CacheUpdate | None) -> Tensor:
         """States [rows, nodes, input]; mask additive [rows or 1, 1, nodes, slots], or None: causal among the nodes."""
         rows, nodes, _ = states.shape
-        both = torch.cat((self.q_proj(states), self.k_proj(states)), dim=-1)
+        both, values = self._projected(states)
         turned = rotate(self._split(both, self.heads + self.kv_heads), positions, self.frequencies)
         query, keys = turned[:, : self.heads], turned[:, self.heads :]
-        values = self._split(self.v_proj(states), self.kv_heads)
+        values = self._split(values, self.kv_heads)
         if update is not None:
             keys, values = update(keys, values)
         mixed = self._mixed(query, keys, values, None if mask is None else mask.to(query.dtype))
         output: Tensor = self.o_proj(mixed.transpose(1, 2).reshape(rows, nodes, -1))
         return output
+
+    def _projected(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and keys end to end, and values."""
+        if self._joined is None:
+            return torch.cat((self.q_proj(states), self.k_proj(states)), dim=-1), self.v_proj(states)
+        joined, turned = self._joined(states), (self.heads + self.kv_heads) * self.head_dim
+        return joined[..., :turned], joined[..., turned:]
 
     def _mixed(self, query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
         """[rows, heads, nodes, dim].
@@ -74,7 +89,7 @@ class Attention(nn.Module):
         return functional.scaled_dot_product_attention(query, keys, values, attn_mask=bias, is_causal=bias is None)
 
     def _split(self, states: Tensor, heads: int) -> Tensor:
-        return states.view(*states.shape[:2], heads, self.head_dim).transpose(1, 2)
+        return states.reshape(*states.shape[:2], heads, self.head_dim).transpose(1, 2)
 
 
 class SwiGlu(nn.Module):
@@ -85,7 +100,24 @@ class SwiGlu(nn.Module):
         self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self._joined: Linear | None = None
+
+    def lay_out(self) -> None:
+        """Make one packed map of gate and up. For inference."""
+        self._joined = linear(torch.cat((self.gate_proj.weight.detach(), self.up_proj.weight.detach())))
 
     def forward(self, states: Tensor) -> Tensor:
-        output: Tensor = self.down_proj(functional.silu(self.gate_proj(states)) * self.up_proj(states))
+        if self._joined is None:
+            gate, up = self.gate_proj(states), self.up_proj(states)
+        else:
+            gate, up = self._joined(states).chunk(2, dim=-1)
+        output: Tensor = self.down_proj(functional.silu(gate) * up)
         return output
+
+
+def lay_out(head: nn.Module) -> None:
+    """Lay a head out for drafting: projections of one input joined, all of them packed. Nothing is trained any more."""
+    for module in head.modules():
+        if isinstance(module, Attention | SwiGlu):
+            module.lay_out()
+    pack_linears(head)

@@ -52,7 +52,7 @@ def write_shard(call: ModelCall, conversations: Sequence[Conversation], plan: Fe
     shard["lengths"] = torch.tensor([len(c.token_ids) for c in conversations], dtype=torch.int32)
     scratch = path.with_suffix(".partial")
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_file(shard, scratch, metadata={"plan": json.dumps(asdict(plan)), "target": fingerprint(call)})
+    save_file(shard, scratch, metadata={"plan": json.dumps({**asdict(plan), "target": fingerprint(call)})})
     scratch.rename(path)
 
 
@@ -87,7 +87,7 @@ def shard_fault(path: Path, plan: FeaturePlan, hidden_size: int | None, target: 
         return f"it holds the inputs of layers {made['layers']}, wanted are {list(plan.layers)}"
     if made["top_k"] != plan.top_k:
         return f"it holds {made['top_k']} soft labels a token, wanted are {plan.top_k} (data.top_k)"
-    if size != hidden_size or metadata.get("target", target) != target:
+    if size != hidden_size or made.get("target", target) != target:
         return "it was computed by another target, or in another dtype"
     return None
 

@@ -112,7 +112,7 @@ def test_tables_come_back_from_their_file(tmp_path):
 @pytest.mark.parametrize(("vocab", "error"), [(5, 1e-5), (3000, 1e-5), (49152, 0.2)])
 def test_the_likeliest_are_those_of_a_softmax_and_nearly_as_likely(vocab, error):
     torch.manual_seed(vocab)
-    table = torch.randn(6, vocab) * 3
+    table = torch.randn(6, vocab) * 2
     exact = table.softmax(-1)
     for row, found in zip(exact, likeliest(table, 8), strict=True):
         best = row.topk(min(8, vocab))
