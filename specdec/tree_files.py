@@ -229,7 +229,8 @@ def read_choices(text: str, *, variable: str | None = None, origin: str = "the l
     last = module.body[-1] if module.body else None
     value = last.value if variable is None and isinstance(last, ast.Expr) else values.get(variable or next(iter(values), ""))
     if value is None:
-        raise SpecError(f"{origin}: no list called {variable!r}; names found: {', '.join(values) or 'none'}")
+        wanted = "no list" if variable is None else f"no list called {variable!r}"
+        raise SpecError(f"{origin}: {wanted}; names found: {', '.join(values) or 'none'}")
     try:
         choices = ast.literal_eval(value)
         return from_choices(choices)

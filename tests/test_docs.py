@@ -91,13 +91,13 @@ def test_the_links_lead_somewhere():
 
 def test_the_table_of_fitting_parts_says_what_check_says():
     rows = re.findall(r"^\|[^|]*\| (`[^|]*) \| (`[^|]*) \|$", (ROOT / "strategies" / "README.md").read_text(), re.MULTILINE)
-    assert len(rows) == 3
+    assert len(rows) == 4
     shop = workshop()
     drafter = {"use": "tabular", "vocab": 2, "random": {}}
     target = {"use": "tabular", "vocab": 2, "random": {}}
     for trees, verifiers in rows:
         for tree in re.findall(r"`(\w+)(?: \{draw: (\w+)\})?`", trees):
-            options = {"draw": tree[1]} if tree[1] else {"widths": [2]} if tree[0] in ("fixed", "sampled") else {}
+            options = {"draw": tree[1]} if tree[1] else {"widths": [2]} if tree[0] in ("fixed", "sampled", "coupled") else {}
             fitting = re.findall(r"`(\w+)`", verifiers)
             for verifier in ("match", "point_mass", "chain", "multi_round"):
                 spec = {

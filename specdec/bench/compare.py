@@ -112,6 +112,9 @@ def _notes(before: Results, after: Results) -> list[str]:
             notes += differences(there[name], here[name], at=name)
         else:
             notes.append(f"{name}: only in the {'first' if name in there else 'second'} file")
+    for which, results in (("first", before), ("second", after)):
+        short = [(cell.words, words) for cell in results.cells if (words := results.shortfall(cell)) is not None]
+        notes += [f"{cell}: the {which} file has {words}" for cell, words in short]
     return notes
 
 

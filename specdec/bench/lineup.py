@@ -119,6 +119,7 @@ class Lineup:
         for strategy in choice.strategies:
             plan = check(read(strategy, shop, settings=choice.settings, overrides=overrides), shop)
             _refuse_own_law(plan)
+            _refuse_replaced(choice.settings, plan)
             plans[_free_name(plan.spec.name, [PLAIN, *plans])] = plan
         target = self._target(plans)
         mapping = {"name": PLAIN, **PLAIN_PARTS, "target": _part(target)}
@@ -199,6 +200,22 @@ def _refuse_own_law(plan: Plan) -> None:
             f"{plan.label}: sampling.{own[0]} is set; a benchmark decodes the same law with every strategy: "
             "temperature, top-k and top-p are its own options"
         )
+
+
+def _refuse_replaced(settings: Sequence[str], plan: Plan) -> None:
+    """Raise SpecError for a `--set` of a value that the benchmark's own settings would replace without a word."""
+    usual = Sampling()
+    for setting in settings:
+        keys = [key.strip() for key in setting.partition("=")[0].split(".")]
+        if keys[0] != "sampling":
+            continue
+        for name in SHARED - {"draft"}:
+            whole = len(keys) == 1 and getattr(plan.spec.sampling, name) != getattr(usual, name)
+            if whole or keys[1:2] == [name]:
+                raise SpecError(
+                    f"--set {setting}: a benchmark sets sampling.{name} itself; "
+                    "its own options are --temperature, --top-k, --top-p and --seed"
+                )
 
 
 def _free_name(name: str, taken: Sequence[str]) -> str:

@@ -109,3 +109,16 @@ class Results:
     def cells(self) -> list[Cell]:
         """In the order of measuring."""
         return list(dict.fromkeys(m.cell for m in self.measurements))
+
+    def shortfall(self, cell: Cell) -> str | None:
+        """In words, how many questions have no answer of some contender; None where all have, or how many is not known."""
+        planned = sum(file["num_questions"] for file in self.header.plan.get("prompts", ()))
+        names = {m.contender for m in self.measurements if m.cell == cell}
+        asked = {
+            name: {a.question for m in self.measurements if (m.cell, m.contender) == (cell, name) for a in m.answers}
+            for name in names
+        }
+        common = len(set.intersection(*asked.values())) if asked else 0
+        if common >= planned:
+            return None
+        return f"only {common} of {planned} questions: the benchmark was stopped, or the others did not fit into the context"

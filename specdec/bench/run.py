@@ -14,7 +14,7 @@ from specdec.bench.memory import watch_memory
 from specdec.bench.prompts import Question
 from specdec.bench.results import ResultsFile
 from specdec.bench.settings import BenchSettings
-from specdec.errors import SpecdecWarning
+from specdec.errors import SpecdecError, SpecdecWarning, SpecError
 from specdec.interfaces import TargetFacts
 from specdec.noise import request_key
 
@@ -124,7 +124,7 @@ class _Sitting:
         contenders = self._contenders()
         for turn in range(group.num_turns):
             asked = [(n, q) for n, q in group.questions if len(q.turns) > turn and len(said[n]) == turn]
-            prompts = {n: self.prompter.ids(q, said[n]) for n, q in asked}
+            prompts = {n: self._ids(q, said[n]) for n, q in asked}
             asked = list(_fitting(asked, prompts, self.loaded.target.facts, self.bench.settings.max_new_tokens))
             if not asked:
                 self.bench.step(self.cell.words, len(contenders))
@@ -137,6 +137,12 @@ class _Sitting:
                         said[number] = (*said[number], Said(answer.tokens, answer.text))
                 self.bench.step(f"{self.cell.words}: {contender.name}")
             self.tasks += 1
+
+    def _ids(self, question: Question, said: Sequence[Said]) -> tuple[int, ...]:
+        try:
+            return self.prompter.ids(question, said)
+        except SpecdecError as error:
+            raise SpecError(f"question {question.key}: {error}") from error
 
     def _task(self, asked: Sequence[tuple[int, Question]], prompts: Sequence[tuple[int, ...]], turn: int) -> Task:
         settings = self.bench.settings

@@ -1,8 +1,8 @@
 """How a benchmark is run."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from specdec.bench.measurements import Cell
 from specdec.distributions import Cuts, Sampling
@@ -24,6 +24,11 @@ class BenchSettings(BaseModel):
     seed: Annotated[int, Field(ge=0, lt=2**63, description="key of all draws")] = 0
     warmup: Annotated[int, Field(ge=0, description="answers of each contender before a setting is measured")] = 1
     chat: Annotated[bool | None, Field(description="use the chat template; unset: where there is one")] = None
+
+    @field_validator("temperatures", "batch_sizes", "dtypes")
+    @classmethod
+    def _each_once(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(dict.fromkeys(values))
 
     def cells(self, dtype: str | None) -> list[Cell]:
         """The settings that are measured in one dtype."""

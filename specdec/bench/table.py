@@ -84,7 +84,9 @@ def _amount(results: Results, cell: Cell) -> str:
     if plain is None:
         return "Plain decoding has not been measured yet."
     tokens = f"{plain.num_tokens:,} tokens in {plain.seconds:.1f} s"
-    return f"{plain.num_answers} answers in {plain.num_groups} groups; plain decoding gave {tokens}."
+    short = results.shortfall(cell)
+    missing = "" if short is None else f" **Unfinished:** {short}."
+    return f"{plain.num_answers} answers in {plain.num_groups} groups; plain decoding gave {tokens}.{missing}"
 
 
 def _category_table(results: Results, cell: Cell, names: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from specdec.cli.output_files import check_outputs
 from specdec.cli.terminal import Settings, Strategy, TargetModel, fail, guarded, print_table
 from specdec.compose import Plan, Workshop, build, check, read, target_override, workshop
 from specdec.decoder import Decoder
@@ -144,7 +145,7 @@ def acceptance(
     from specdec.search.acceptance_run import AcceptancePlan, check_measurable, first_turns, measure_acceptance
     from specdec.search.pictures import draw_acceptance
 
-    check_outputs(output, plot)
+    check_outputs(output, plot, inputs=prompts)
     questions, files = read_questions(prompts, Selection(count))
     shop = workshop()
     override = {} if target is None else target_override(target, shop.registry)
@@ -178,19 +179,6 @@ def _print_acceptance(profile: "AcceptanceProfile") -> None:
     typer.echo(f"all levels: {' '.join(f'{rate:.3f}' for rate in profile.by_rank())}")
     if strayed := profile.provenance.get("answers_left_out"):
         fail(f"warning: {strayed} answers were left out: decoded twice, they came out differently")
-
-
-def check_outputs(output: Path, plot: Path | None = None) -> None:
-    """Raise SpecError, before anything is measured, for files that could not be written afterwards."""
-    from specdec.search.pictures import check_ending
-
-    for path in (output, *([] if plot is None else [plot])):
-        if path.is_dir():
-            raise SpecError(f"{path}: is a folder; expected the name of a file to write")
-        if not path.parent.is_dir():
-            raise SpecError(f"{path}: there is no folder {path.parent}")
-    if plot is not None:
-        check_ending(plot)
 
 
 @contextmanager

@@ -1,11 +1,14 @@
 """`roofline`: the costs of a machine that is not here, from its data sheet."""
 
+from math import isfinite
 from typing import Annotated
 
 import typer
 
-from specdec.cli.profile import Output, Plot, check_outputs
+from specdec.cli.output_files import check_outputs
+from specdec.cli.profile import Output, Plot
 from specdec.cli.terminal import guarded
+from specdec.errors import SpecError
 
 
 def register(app: typer.Typer) -> None:
@@ -40,6 +43,9 @@ def roofline(
     from specdec.search.roofline import Machine, ModelSize, roofline_costs
 
     check_outputs(output, plot)
+    sizes = (parameters, bandwidth, flops, forward_overhead, bytes_per_parameter, kv_bytes_per_token, draft_parameters or 0.0)
+    if not all(map(isfinite, sizes)):
+        raise SpecError("--bandwidth, --flops and the others: expected finite numbers, got an infinite one")
     machine = Machine(
         bandwidth=bandwidth, flops=flops, devices=devices, efficiency=efficiency, forward_overhead=forward_overhead
     )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from specdec.cli.output_files import keep_inputs
 from specdec.cli.terminal import Json, fail, guarded, print_json, print_table
 from specdec.profiles.acceptance import AcceptanceProfile, read_acceptance
 from specdec.profiles.costs import CostModel, read_costs
@@ -41,6 +42,8 @@ def search(
     json: Json = False,
 ) -> None:
     """Maximise expected tokens / (t(n)/t(1) + drafting); plain decoding is always a candidate."""
+    if output is not None:
+        keep_inputs(output, (acceptance, cost))
     profile, costs = read_acceptance(acceptance), read_costs(cost)
     at = middle(costs) if context is None else context
     most = nodes if nodes is not None else min(64, costs.widths[-1] - 1) or 1

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from specdec.cli.search import AcceptanceFile, CostFile
-from specdec.cli.terminal import Json, Settings, guarded, print_json, print_table
+from specdec.cli.terminal import Json, Settings, fail, guarded, print_json, print_table
 from specdec.compose import check, read, workshop
 from specdec.errors import SpecError
 from specdec.profiles.acceptance import AcceptanceProfile, read_acceptance
@@ -44,9 +44,13 @@ def simulate(
 ) -> None:
     """Three ways side by side: the closed form, Monte Carlo, and the profile's answers replayed where it has them."""
     label, shape = _shape(strategy, tree, settings)
+    profile = read_acceptance(acceptance)
+    if profile.reached and shape.depth > len(profile.reached):
+        levels = f"{len(profile.reached)} levels and the tree has {shape.depth}"
+        fail(f"warning: {acceptance} looks at {levels}: what lies below is guessed from the last level, or counts as nothing")
     predictions = _predict(
         shape,
-        read_acceptance(acceptance),
+        profile,
         read_costs(cost),
         Task(prompt_tokens, new_tokens, answers),
         by_rank=by_rank,
@@ -134,6 +138,8 @@ def _shape(strategy: str | None, tree: str | None, settings: list[str] | None) -
     """Its name, and the shape."""
     if (strategy is None) == (tree is None):
         raise SpecError("give either a strategy or --tree")
+    if tree is not None and settings:
+        raise SpecError(f"--set {settings[0]}: changes a strategy; --tree takes a tree as it is")
     shop = workshop()
     if tree is not None:
         file = read_tree(shop.library.find_tree(tree))

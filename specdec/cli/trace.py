@@ -48,4 +48,5 @@ def show(
         scratch.replace(path)
     except OSError as error:
         raise SpecError(f"{path}: cannot be written to: {error}") from error
-    typer.echo(f"{path}: {len(trace.steps)} steps, {len(text.encode()) / 1024:.0f} kB")
+    broken = "; the trace was broken off" if trace.end is None else ""
+    typer.echo(f"{path}: {len(trace.steps)} steps, {len(text.encode()) / 1024:.0f} kB{broken}")

@@ -3,6 +3,7 @@
 What they need is imported when they are called, so that other commands start without it.
 """
 
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from specdec.cli.terminal import Settings, TargetModel, guarded
 from specdec.compose import load
+from specdec.errors import SpecError
 
 
 def register(app: typer.Typer) -> None:
@@ -76,8 +78,15 @@ def answer(
     from specdec.training.conversations import read_messages
     from specdec.training.distill import DistillPlan, distill, questions_of
 
-    asked = questions_of(read_messages(questions))
+    if not isfinite(temperature):
+        raise SpecError(f"--temperature: got {temperature}, expected a finite number")
+    asked = questions_of(read_messages(questions, answered=False))
+    if not asked:
+        raise SpecError(f"{questions}: no questions in it")
     decoder = load(strategy, target=target)
     plan = DistillPlan(max_new_tokens=max_new_tokens, temperature=temperature, batch=batch, seed=seed)
+    done = 0
     for done in distill(decoder, asked, plan, output):
         typer.echo(f"{done} of {len(asked)}")
+    if not done:
+        typer.echo(f"{output} has all {len(asked)} answers already")

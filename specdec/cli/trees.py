@@ -109,6 +109,9 @@ def _source(tree: str, kind: TreeFormat | None, variable: str | None) -> TreeFil
     if path.is_file():
         return read_foreign(path, kind or guess_format(path), variable=variable)
     try:
-        return read_tree(workshop().library.find_tree(tree))
+        found = workshop().library.find_tree(tree)
     except UnknownPart as error:
         raise SpecError(f"{tree}: no such file, and {error}") from error
+    if kind not in (None, TreeFormat.SPECDEC) or variable is not None:
+        raise SpecError(f"'{tree}' is a shipped tree; --from and --variable are for files of other projects")
+    return read_tree(found)

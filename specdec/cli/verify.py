@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -81,6 +82,7 @@ def verify(
     """
     if (strategy is None) == (function is None):
         raise SpecError("verify: name a strategy, or a function with --callable; one of them")
+    _check_sizes(level, budget, {"vocab": vocab, "depth": depth, "models": models}, by_callable=function is not None)
     folder = None if report is None else report_folder(report)
     shop = workshop()
     override = target_override(target, shop.registry) if target is not None else {}
@@ -103,6 +105,16 @@ def verify(
         raise found.faults[0]
     if code := exit_code(found.results):
         raise typer.Exit(code)
+
+
+def _check_sizes(level: Chosen, budget: float | None, exact: dict[str, int | None], *, by_callable: bool) -> None:
+    """Raise SpecError for a budget without an end, and for options of the exact level where that is not run."""
+    if budget is not None and not isfinite(budget):
+        raise SpecError(f"--budget: got {budget}, expected a finite number of seconds")
+    given = [name for name, value in exact.items() if value is not None]
+    if given and (by_callable or level not in (Chosen.EXACT, Chosen.ALL)):
+        run = "--callable" if by_callable else f"--level {level.value}"
+        raise SpecError(f"--{given[0]}: is for the stand-in models of level exact; {run} has none")
 
 
 def _verify_callable(

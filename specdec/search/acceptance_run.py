@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from specdec.bench.dialogue import Prompter
 from specdec.bench.prompts import Question
 from specdec.compose import load
 from specdec.contracts import BuilderDeclaration, DrafterDeclaration, Draw
@@ -12,7 +13,6 @@ from specdec.errors import SpecError
 from specdec.interfaces import TextCodec, TreeBuilder
 from specdec.noise import request_key
 from specdec.profiles.acceptance import DIGITS, AcceptanceProfile, counts, encoded
-from specdec.prompts import encode
 from specdec.search.probing import Listener, Offers, Probe, StepCounts, Trials
 from specdec.tree_shapes import RankPath
 
@@ -70,12 +70,9 @@ def measure_acceptance(
 
 
 def first_turns(questions: Sequence[Question], codec: TextCodec | None) -> list[list[int]]:
-    """The ids of each question's first turn, by the chat template."""
-    prompts = []
-    for question in questions:
-        system = [] if question.system is None else [{"role": "system", "content": question.system}]
-        prompts.append(encode([*system, {"role": "user", "content": question.turns[0]}], codec))
-    return prompts
+    """The ids of each question's first turn; by the chat template, where there is one."""
+    prompter = Prompter(codec, chat=None)
+    return [list(prompter.ids(question, ())) for question in questions]
 
 
 def _with_builder(decoder: Decoder, builder: TreeBuilder, declared: Declared) -> Decoder:

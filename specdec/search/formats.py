@@ -53,7 +53,9 @@ def read_foreign(path: Path, kind: TreeFormat, *, variable: str | None = None) -
 
 
 def write_foreign(tree: TreeFile, path: Path, kind: TreeFormat) -> None:
-    """Write a tree in a format; the file appears when it is whole."""
+    """Write a tree in a format; the file appears when it is whole. Raises SpecError for a tree without a node."""
+    if not tree.shape.num_nodes:
+        raise SpecError(f"{path}: the tree has no node, and no program could draft with it")
     if kind is TreeFormat.SEQUOIA:
         scratch = path.with_name(path.name + ".writing")
         try:

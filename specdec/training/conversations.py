@@ -26,13 +26,13 @@ class Conversation:
         return (*self.spoken[1:], False)
 
 
-def read_messages(path: Path, *, temperature: float | None = None) -> Iterator[Messages]:
+def read_messages(path: Path, *, temperature: float | None = None, answered: bool = True) -> Iterator[Messages]:
     """The messages of each line: `{"messages": [...]}` or `{"question": ..., "answer": ...}`. Raises SpecError by line.
 
-    temperature: only lines that name this `temperature`.
+    temperature: only lines that name this `temperature`. answered: whether a `question` needs its `answer`.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"{path}: cannot be read: {error}") from error
     for number, line in enumerate(lines, start=1):
@@ -41,7 +41,7 @@ def read_messages(path: Path, *, temperature: float | None = None) -> Iterator[M
         try:
             record = json.loads(line)
             if temperature is None or record.get("temperature") == temperature:
-                yield _messages(record)
+                yield _messages(record, answered=answered)
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise SpecError(f"{path}:{number}: expected 'messages', or 'question' and 'answer': {error!r}") from error
 
@@ -85,10 +85,11 @@ def shuffled(conversations: Iterable[Conversation], seed: int) -> list[Conversat
     return sorted(conversations, key=place)
 
 
-def _messages(record: dict[str, Any]) -> Messages:
+def _messages(record: dict[str, Any], *, answered: bool) -> Messages:
     if "messages" in record:
         return [{"role": message["role"], "content": message["content"]} for message in record["messages"]]
-    return [{"role": "user", "content": record["question"]}, {"role": "assistant", "content": record["answer"]}]
+    question = {"role": "user", "content": record["question"]}
+    return [question, {"role": "assistant", "content": record["answer"]}] if answered else [question]
 
 
 def _render(tokenizer: Any, messages: Sequence[dict[str, str]], *, generation_prompt: bool) -> list[int]:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from specdec.decoder import Decoder
 from specdec.distributions import Sampling
@@ -13,6 +13,9 @@ from specdec.records import Generation
 from specdec.training.conversations import Messages
 
 MARK = "\u2063question\u2063"
+
+START = b'{"messages": '
+"""How every line of answers begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +31,12 @@ class DistillPlan:
 def distill(decoder: Decoder, questions: Sequence[Messages], plan: DistillPlan, path: Path) -> Iterator[int]:
     """Answers to the questions, appended to `path` batch by batch; yields how many are done.
 
-    Goes on where an earlier call with the same questions and plan was stopped: a line cut short is dropped.
+    Goes on where an earlier call with the same questions and plan was stopped: a line cut short is dropped. Raises SpecError
+    for a file that holds anything else, which is left as it is.
     """
-    done = _lines(path)
+    done = _answered(path, questions, plan)
     sampling = Sampling(temperature=plan.temperature)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
+    with _appending(path) as file:
         for start in range(done, len(questions), plan.batch):
             some = questions[start : start + plan.batch]
             seeds = [plan.seed + start + offset for offset in range(len(some))]
@@ -88,13 +91,42 @@ def _record(question: Messages, answer: Generation, plan: DistillPlan) -> Mappin
     return {"messages": [*question, said], "temperature": plan.temperature, "finish": answer.finish_reason}
 
 
-def _lines(path: Path) -> int:
-    """Whole lines in the file; an unfinished last one is cut off."""
-    if not path.is_file():
+def _appending(path: Path) -> TextIO:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("a", encoding="utf-8")
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be written to: {error.strerror}") from error
+
+
+def _answered(path: Path, questions: Sequence[Messages], plan: DistillPlan) -> int:
+    """Questions whose answers the file has; an unfinished last line is cut off."""
+    if not path.exists():
         return 0
-    content = path.read_bytes()
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read: {error.strerror}") from error
     whole = content.rfind(b"\n") + 1
+    lines = content[:whole].splitlines()
+    for number, line in enumerate(lines, start=1):
+        _check_answer(line, f"{path}:{number}", questions[number - 1] if number <= len(questions) else None, plan)
     if whole < len(content):
+        if not lines and not START.startswith(content[: len(START)]):
+            raise SpecError(f"{path}: is there and holds no answers of this command; give another name")
         with path.open("r+b") as file:
             file.truncate(whole)
-    return content[:whole].count(b"\n")
+    return len(lines)
+
+
+def _check_answer(line: bytes, where: str, question: Messages | None, plan: DistillPlan) -> None:
+    """Raise SpecError unless the line answers this question at the plan's temperature."""
+    try:
+        record = json.loads(line)
+        said, temperature = record["messages"][:-1], record["temperature"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise SpecError(f"{where}: is there and is no answer of this command; give another name") from error
+    if said != question:
+        raise SpecError(f"{where}: answers another question than these; give another name, or the same questions")
+    if temperature != plan.temperature:
+        raise SpecError(f"{where}: was answered at temperature {temperature}, not {plan.temperature}; give another name")

@@ -153,3 +153,30 @@ def test_the_embedded_model_beside_transformers(tmp_path, monkeypatch):
     assert set(found) == {"plain", "ngram-chain", "transformers", "transformers-lookup"}
     assert all(summary["num_different"] == 0 for summary in found.values())
     assert all(summary["speedup"]["value"] > 0 and summary["versus"]["transformers"] for summary in found.values())
+
+
+def test_a_setting_that_is_named_twice_is_measured_once(folder):
+    result = bench("-o", "r.jsonl", "--temperature", "0", "--temperature", "0", "--batch-size", "1", "--batch-size", "1")
+    assert any(line.startswith("| letters |") and line.endswith("| 0 of 6 |") for line in result.stdout.splitlines())
+
+
+@pytest.mark.parametrize("setting", ["sampling.temperature=1", "sampling.seed=7", "sampling={top_k: 3}"])
+def test_a_value_that_the_benchmark_would_replace_is_refused(folder, setting):
+    result = bench("-o", "r.jsonl", "--set", setting)
+    assert result.exit_code == 2
+    assert f"--set {setting}" in result.stderr
+    assert "--temperature" in result.stderr
+
+
+def test_a_benchmark_that_was_stopped_is_reported_and_compared_as_unfinished(folder):
+    bench("-o", "r.jsonl")
+    assert "Unfinished" not in run("report", "r.jsonl").stdout
+    lines = (folder / "r.jsonl").read_text().splitlines(keepends=True)
+    (folder / "part.jsonl").write_text("".join(lines[:4]))
+    assert "only 1 of 4 questions" in run("report", "part.jsonl").stdout
+    assert "the second file has only 1 of 4 questions" in run("compare", "r.jsonl", "part.jsonl").stdout
+
+
+def test_a_question_that_the_model_cannot_read_is_named(folder):
+    (folder / "q.jsonl").write_text('{"question_id": 7, "prompt": "A B"}\n')
+    assert "question q/7: " in bench("-o", "r.jsonl").stderr

@@ -155,3 +155,61 @@ def test_profiles_of_the_embedded_model_feed_a_search(files):
     assert read_costs(Path("cost.yaml")).widths == (1, 2)
     assert "plain decoding" in run("tree", "search", "-a", "acc.yaml", "-c", "cost.yaml").stdout
     assert all(Path(name).stat().st_size > 1000 for name in ("c.svg", "a.png"))
+
+
+@pytest.mark.parametrize("option", ["--bandwidth", "--forward-overhead", "--draft-parameters", "--kv-bytes-per-token"])
+def test_the_roofline_of_an_endless_number_is_refused(files, option):
+    words = ["roofline", "-o", "r.yaml", "--parameters", 1e9, "--bandwidth", 1e12, "--flops", 1e12, option, "inf"]
+    assert "finite" in run(*words, code=2).stderr
+    assert not Path("r.yaml").exists()
+
+
+def test_a_picture_does_not_replace_the_profile_that_it_shows(files):
+    result = run(
+        "roofline", "-o", "r.png", "--plot", "./r.png", "--parameters", 1e9, "--bandwidth", 1e12, "--flops", 1e12, code=2
+    )
+    assert "give the picture another name" in result.stderr
+
+
+def test_options_that_a_tree_cannot_follow_are_refused(files):
+    words = ["simulate", "-a", "a.yaml", "-c", "c.yaml", "--tree", "chain-3", "--set", "tree.length=1"]
+    assert "--set tree.length=1" in run(*words, code=2).stderr
+    for option in ("--variable=x", "--from=vllm"):
+        assert "shipped tree" in run("tree", "convert", "chain-3", "o.yaml", option, code=2).stderr
+
+
+def test_a_file_without_a_list_of_paths_says_so(files):
+    Path("nothing.json").write_text("")
+    assert "no list; names found: none" in run("tree", "convert", "nothing.json", "o.yaml", code=2).stderr
+
+
+def test_acceptance_is_measured_on_a_target_without_a_chat_template(files):
+    Path("q.jsonl").write_text('{"prompt": "abcabc"}\n')
+    table = "target={use: tabular, vocab: 12, random: {}}"
+    run("acceptance", "ngram-tree", "--set", table, "--prompts", "q.jsonl", "-o", "m.yaml", "--max-new-tokens", 16)
+    assert sum(read_acceptance(Path("m.yaml")).reached) > 0
+
+
+def test_what_is_read_is_not_replaced_by_what_is_written(files):
+    before = Path("a.yaml").read_bytes()
+    run("tree", "search", "-a", "a.yaml", "-c", "c.yaml", "-o", "./a.yaml", code=2)
+    assert Path("a.yaml").read_bytes() == before
+    Path("q.jsonl").write_text('{"prompt": "abc"}\n')
+    run("acceptance", "ngram-tree", "--prompts", "q.jsonl", "-o", "q.jsonl", code=2)
+    run("datastore", "build", "q.jsonl", "-o", "q.jsonl", code=2)
+    run("datastore", "successors", "q.jsonl", "-o", "q.jsonl", code=2)
+    assert Path("q.jsonl").read_text() == '{"prompt": "abc"}\n'
+
+
+def test_a_tree_without_a_node_is_not_written(files):
+    Path("nothing.json").write_text("[]")
+    assert "no node" in run("tree", "convert", "nothing.json", "o.yaml", code=2).stderr
+    assert not Path("o.yaml").exists()
+
+
+def test_a_tree_deeper_than_the_profile_is_simulated_with_a_warning(files):
+    write_acceptance(Path("n.yaml"), AcceptanceProfile(source="counts", reached=(10, 5), accepted=((5,), (3,))))
+    words = ["simulate", "-a", "n.yaml", "-c", "c.yaml", "--answers", 2, "--tree"]
+    assert "2 levels and the tree has 3" in run(*words, "chain-3").stderr
+    Path("short.yaml").write_text("name: short\nsource: mine\nchain: 2\n")
+    assert "warning" not in run(*words, "./short.yaml").stderr

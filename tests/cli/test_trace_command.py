@@ -58,3 +58,10 @@ def test_what_cannot_be_done_is_a_message_and_exit_two(folder, arguments, words)
     assert words.replace("no JSON", "damaged") in result.stderr
     assert "Traceback" not in result.output
     assert before == ((folder / "t.jsonl").read_bytes(), (folder / "letters.yaml").read_text())
+
+
+def test_a_trace_that_was_broken_off_is_shown_as_such(folder):
+    run("generate", "letters.yaml", "abab", "--max-new-tokens", "20", "--trace", "t.jsonl")
+    assert "broken off" not in run("trace", "show", "t.jsonl").stdout
+    (folder / "part.jsonl").write_bytes((folder / "t.jsonl").read_bytes()[:-20])
+    assert run("trace", "show", "part.jsonl").stdout.endswith("; the trace was broken off\n")

@@ -78,3 +78,17 @@ def test_a_level_that_a_function_cannot_be_put_to_is_refused(tmp_path, monkeypat
     result = run("--callable", "math:sqrt", "--set", TABLE, "--level", level)
     assert result.exit_code == 2
     assert "runtime would work" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["plain", "--level", "runtime", "--vocab", "4"], "--vocab: is for the stand-in models of level exact"),
+        (["--callable", "math:sqrt", "--models", "4"], "--callable has none"),
+        (["plain", "--budget", "inf"], "expected a finite number"),
+    ],
+)
+def test_sizes_that_the_level_would_ignore_or_never_reach_are_refused(words, said):
+    result = run(*words)
+    assert result.exit_code == 2
+    assert said in result.stderr

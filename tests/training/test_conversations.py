@@ -102,3 +102,11 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, content):
         path.write_bytes(content)
     with pytest.raises(SpecError, match=r"questions\.jsonl: cannot be read"):
         list(read_messages(path))
+
+
+def test_a_question_may_lack_its_answer_where_answers_are_not_looked_at(tmp_path):
+    path = tmp_path / "q.jsonl"
+    path.write_text('{"question": "a\u2028b"}\n', encoding="utf-8")
+    assert list(read_messages(path, answered=False)) == [[{"role": "user", "content": "a\u2028b"}]]
+    with pytest.raises(SpecError, match="'answer'"):
+        list(read_messages(path))

@@ -1,8 +1,10 @@
 import json
 
 import pytest
+from typer.testing import CliRunner
 
-from specdec.errors import TargetMismatch
+from specdec.cli import app
+from specdec.errors import SpecError, TargetMismatch
 from specdec.interfaces import TextCodec
 from specdec.training.distill import DistillPlan, distill, invent, questions_of, user_opening
 
@@ -88,3 +90,46 @@ def test_a_template_that_rewrites_users_is_refused():
 def test_each_question_is_asked_once_in_order():
     talks = [[{"role": "user", "content": c}, {"role": "assistant", "content": a}] for c, a in ("ax", "bx", "ay")]
     assert questions_of(iter(talks)) == [[{"role": "user", "content": c}] for c in "ab"]
+
+
+@pytest.mark.parametrize(
+    ("questions", "plan", "words"),
+    [
+        (QUESTIONS[::-1], PLAN, "another question"),
+        (QUESTIONS[:3], PLAN, "another question"),
+        (QUESTIONS, DistillPlan(max_new_tokens=6, temperature=0.0, batch=4, seed=5), "at temperature 1.0, not 0.0"),
+    ],
+)
+def test_answers_to_other_questions_or_at_another_temperature_are_not_gone_on_with(decoder, tmp_path, questions, plan, words):
+    path = tmp_path / "own.jsonl"
+    next(distill(decoder, QUESTIONS, PLAN, path))
+    before = path.read_bytes()
+    with pytest.raises(SpecError, match=words):
+        list(distill(decoder, questions, plan, path))
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", ["notes of mine", "notes of mine\nand more", '{"messages": [3]}\n'])
+def test_a_file_that_holds_something_else_is_left_as_it_is(decoder, tmp_path, content):
+    path = tmp_path / "notes.txt"
+    path.write_text(content)
+    with pytest.raises(SpecError, match="give another name"):
+        list(distill(decoder, QUESTIONS, PLAN, path))
+    assert path.read_text() == content
+
+
+def test_answers_that_cannot_be_written_are_refused(decoder, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SpecError, match="cannot be written to"):
+        list(distill(decoder, QUESTIONS, PLAN, tmp_path / "file" / "own.jsonl"))
+    with pytest.raises(SpecError, match="directory"):
+        list(distill(decoder, QUESTIONS, PLAN, tmp_path))
+
+
+def test_the_command_refuses_an_endless_temperature_and_a_file_without_questions(tmp_path):
+    path = tmp_path / "none.jsonl"
+    path.write_text("")
+    for words, said in (["--temperature", "inf"], "expected a finite number"), ([], "no questions in it"):
+        result = CliRunner().invoke(app, ["data", "distill", str(path), str(tmp_path / "own.jsonl"), *words])
+        assert result.exit_code == 2
+        assert said in result.stderr
