@@ -13,7 +13,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PI
 .PHONY: demo test lint format
 
 demo: $(STAMP)
-	$(BIN)/specdec generate ngram-tree --prompt-file examples/repeat.txt --max-new-tokens 160 --compare
+	$(BIN)/specdec generate adaptive --prompt-file examples/repeat.txt --max-new-tokens 160 --compare
 
 test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not gpu and not network"
