@@ -19,9 +19,12 @@ from specdec.noise import gumbels, mix
 from specdec.targets.builtin import BuiltinOptions, BuiltinTarget
 from specdec.targets.gguf_cache import unpacked_folder
 
-GREEDY = ["plain", "ngram-chain", "ngram-tree"]
+GREEDY = [
+    "plain", "ngram-chain", "ngram-tree", "suffix", "recycling", "mixture", "adaptive",
+    "eagle-chain", "eagle-tree", "eagle2", "eagle3",
+]  # fmt: skip
 SELF = ["self-greedy-chain", "self-sampled-chain", "self-fixed", "self-dynamic", "self-iid", "self-wor"]
-MATCH = ["plain", "ngram-chain", "ngram-tree", "self-greedy-chain", "self-dynamic"]
+MATCH = [*GREEDY, "self-greedy-chain", "self-dynamic"]
 WARPED = {"temperature": 1.0, "top_p": 0.95}
 
 
@@ -96,6 +99,7 @@ def main() -> int:
     parser.add_argument("--strategies", nargs="*", default=GREEDY + SELF)
     parser.add_argument("--no-sampled", action="store_true")
     options = parser.parse_args()
+    options.strategies = list(dict.fromkeys(["plain", *options.strategies]))
     options.results.parent.mkdir(parents=True, exist_ok=True)
     results = Results(options.results)
     target = BuiltinTarget.build(BuiltinOptions(dtype="float32"), BuildTools())
