@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
 from itertools import combinations
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import networkx
 
@@ -45,7 +45,7 @@ def _bits(tokens: Collection[int]) -> int:
 
 def best_acceptance_by_flow(p: Sequence[float], drafts: Mapping[frozenset[int], float]) -> float:
     """The same as a maximum flow, for any vocabulary: from each draft through its tokens, as much to each as p allows."""
-    graph = networkx.DiGraph()
+    graph: networkx.DiGraph[Any] = networkx.DiGraph()
     graph.add_node("source")
     graph.add_node("sink")
     for number, (drafted, probability) in enumerate(drafts.items()):
