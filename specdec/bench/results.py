@@ -4,41 +4,35 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from specdec.bench.measurements import Header, Measurement, Results
 from specdec.errors import SpecError
-
-T = TypeVar("T")
+from specdec.record_lines import checked, parsed, whole_lines
 
 FORMAT = 1
 
 BEGINNING = b'{"header": '
+KINDS = ("header", "resumed", "measurement")
 _HEADERS, _MEASUREMENTS = TypeAdapter(Header), TypeAdapter(Measurement)
 
 
 def read_results(path: Path) -> Results:
     """The whole lines of a results file. Raises SpecError by line; a last line cut short is left out."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise SpecError(f"{path}: cannot be read: {error}") from error
-    lines = content[: content.rfind(b"\n") + 1].split(b"\n")[:-1]
-    if not lines:
-        raise SpecError(f"{path}: no whole line; expected the results of `specdec bench`")
-    if not content.startswith(BEGINNING):
+    lines = whole_lines(path, "the results of `specdec bench`")
+    if not lines[0].startswith(BEGINNING):
         raise SpecError(f"{path}: no results of `specdec bench`: the first line is no header")
-    header = _header(*_parsed(lines[0], f"{path}:1"), str(path))
+    header = _header(*parsed(lines[0], f"{path}:1", KINDS), str(path))
     measurements: list[Measurement] = []
     resumed: list[Mapping[str, Any]] = []
     for number, line in enumerate(lines[1:], 2):
-        kind, value = _parsed(line, f"{path}:{number}")
+        kind, value = parsed(line, f"{path}:{number}", KINDS)
         if kind == "resumed":
             resumed.append(value)
         elif kind == "measurement":
-            measurements.append(_checked(_MEASUREMENTS, value, f"{path}:{number}"))
+            measurements.append(checked(_MEASUREMENTS, value, f"{path}:{number}", strict=True))
         else:
             raise SpecError(f"{path}:{number}: got a line of kind {kind!r}; expected measurement or resumed")
     return Results(header, tuple(measurements), tuple(resumed))
@@ -49,25 +43,7 @@ def _header(kind: Any, value: Any, where: str) -> Header:
         raise SpecError(f"{where}:1: the header is damaged")
     if value.get("format") != FORMAT:
         raise SpecError(f"{where}: results of format {value.get('format')!r}; this version reads format {FORMAT}")
-    return _checked(_HEADERS, {k: v for k, v in value.items() if k != "format"}, f"{where}:1")
-
-
-def _parsed(line: bytes, where: str) -> tuple[Any, Any]:
-    try:
-        record = json.loads(line)
-    except ValueError as error:
-        raise SpecError(f"{where}: the line is damaged: {error}") from error
-    if not isinstance(record, dict) or len(record) != 1:
-        raise SpecError(f"{where}: expected an object with one key: header, resumed or measurement")
-    return next(iter(record.items()))
-
-
-def _checked(adapter: TypeAdapter[T], value: Any, where: str) -> T:
-    try:
-        return adapter.validate_json(json.dumps(value), strict=True)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise SpecError(f"{where}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    return checked(_HEADERS, {k: v for k, v in value.items() if k != "format"}, f"{where}:1", strict=True)
 
 
 class ResultsFile:

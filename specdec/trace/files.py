@@ -5,16 +5,16 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from specdec.errors import SpecError
+from specdec.record_lines import checked, parsed, whole_lines
 from specdec.trace.steps import Trace, TraceEnd, TraceHeader, TraceStep
 
 FORMAT = 1
-
-T = TypeVar("T")
+KINDS = ("trace", "step", "end")
 
 _HEADERS, _STEPS, _ENDS = TypeAdapter(TraceHeader), TypeAdapter(TraceStep), TypeAdapter(TraceEnd)
 
@@ -65,25 +65,19 @@ def is_trace(path: Path) -> bool:
 
 def read_trace(path: Path) -> Trace:
     """The trace of a file. A last line cut short is left out. Raises SpecError by line."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise SpecError(f"{path}: cannot be read: {error}") from error
-    lines = content[: content.rfind(b"\n") + 1].split(b"\n")[:-1]
-    if not lines:
-        raise SpecError(f"{path}: no whole line; expected a trace of `specdec generate --trace`")
+    lines = whole_lines(path, "a trace of `specdec generate --trace`")
     header = _header(lines[0], f"{path}:1")
     steps, end = _rest(lines[1:], path)
     return Trace(header, tuple(steps), end)
 
 
 def _header(line: bytes, where: str) -> TraceHeader:
-    kind, value = _parsed(line, where)
+    kind, value = parsed(line, where, KINDS)
     if kind != "trace" or not isinstance(value, dict):
         raise SpecError(f"{where}: no trace of `specdec generate --trace`")
     if value.get("format") != FORMAT:
         raise SpecError(f"{where}: a trace of format {value.get('format')!r}; this version reads format {FORMAT}")
-    return _checked(_HEADERS, {k: v for k, v in value.items() if k != "format"}, where)
+    return checked(_HEADERS, {k: v for k, v in value.items() if k != "format"}, where)
 
 
 def _rest(lines: Iterable[bytes], path: Path) -> tuple[list[TraceStep], TraceEnd | None]:
@@ -91,33 +85,15 @@ def _rest(lines: Iterable[bytes], path: Path) -> tuple[list[TraceStep], TraceEnd
     end: TraceEnd | None = None
     for number, line in enumerate(lines, 2):
         where = f"{path}:{number}"
-        kind, value = _parsed(line, where)
+        kind, value = parsed(line, where, KINDS)
         if kind == "step" and end is None:
-            steps.append(_checked(_STEPS, value, where))
+            steps.append(checked(_STEPS, value, where))
             _check_tree(steps[-1], where)
         elif kind == "end" and end is None:
-            end = _checked(_ENDS, value, where)
+            end = checked(_ENDS, value, where)
         else:
             raise SpecError(f"{where}: got a line of kind {kind!r}; expected step or, once, end")
     return steps, end
-
-
-def _parsed(line: bytes, where: str) -> tuple[Any, Any]:
-    try:
-        record = json.loads(line)
-    except ValueError as error:
-        raise SpecError(f"{where}: the line is damaged: {error}") from error
-    if not isinstance(record, dict) or len(record) != 1:
-        raise SpecError(f"{where}: expected an object with one key: trace, step or end")
-    return next(iter(record.items()))
-
-
-def _checked(adapter: TypeAdapter[T], value: Any, where: str) -> T:
-    try:
-        return adapter.validate_json(json.dumps(value))
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise SpecError(f"{where}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
 
 
 def _check_tree(step: TraceStep, where: str) -> None:
