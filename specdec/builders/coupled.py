@@ -1,16 +1,18 @@
 """`coupled`: children picked with the very noise by which the target will draw, in a given shape."""
 
 from collections.abc import Generator, Iterator
+from functools import partial
 from typing import ClassVar
 
 from specdec.chance import DraftChance
-from specdec.contracts import BuilderDeclaration, Draw, Gives, Shape
+from specdec.contracts import BuilderDeclaration, Draw, Gives
 from specdec.errors import SpecdecError
 from specdec.interfaces import Budget, BuildTools, Frontier, PartOptions, TreeBuilder
 from specdec.records import Answer, Distributions, DraftProbs
+from specdec.shape_growth import grow_shape, shape_declaration
 from specdec.tree import DraftTree, TreeSketch
 from specdec.tree_files import ShapeOptions
-from specdec.tree_shapes import RankPath, TreeShape
+from specdec.tree_shapes import TreeShape
 
 
 class CoupledOptions(ShapeOptions):
@@ -37,14 +39,7 @@ class Coupled(TreeBuilder[CoupledOptions]):
     @classmethod
     def declares(cls, options: CoupledOptions) -> BuilderDeclaration:
         """Coupled draws in a tree, or in a chain if the shape is one."""
-        shape = options.known_shape
-        return BuilderDeclaration(
-            draw=Draw.COUPLED,
-            shape=Shape.CHAIN if shape is not None and shape.is_chain else Shape.TREE,
-            needs=frozenset({Gives.DISTRIBUTIONS}),
-            max_nodes=shape.num_nodes if shape is not None else None,
-            max_depth=shape.depth if shape is not None else None,
-        )
+        return shape_declaration(options.known_shape, Draw.COUPLED, needs=frozenset({Gives.DISTRIBUTIONS}))
 
     @classmethod
     def build(cls, options: CoupledOptions, tools: BuildTools) -> "Coupled":
@@ -55,24 +50,12 @@ class Coupled(TreeBuilder[CoupledOptions]):
         self, root_token: int, root_position: int, budget: Budget, chance: DraftChance
     ) -> Generator[Frontier, Answer, DraftTree]:
         """One frontier a level: the nodes that have children in the shape. A shape too large is cut from its end."""
-        counts = self._shape.cut(nodes=budget.nodes, depth=budget.depth).child_counts()
         sketch = TreeSketch(root_token, root_position)
-        frontier: dict[RankPath, int] = {(): 0} if counts else {}
-        while frontier:
-            answer = yield Frontier(sketch, tuple(frontier.values()))
-            position = root_position + sketch.depths[next(iter(frontier.values()))] + 1
-            rows = _children(answer, [counts[path] for path in frontier], position, chance)
-            deeper: dict[RankPath, int] = {}
-            for (path, node), tokens in zip(frontier.items(), rows, strict=True):
-                for rank, token in enumerate(tokens):
-                    child = sketch.add(node, token)
-                    if (*path, rank) in counts and token not in budget.stop_ids:
-                        deeper[*path, rank] = child
-            frontier = deeper
+        yield from grow_shape(self._shape, sketch, budget, partial(_children, chance))
         return sketch.freeze(Draw.COUPLED)
 
 
-def _children(answer: Answer, counts: list[int], position: int, chance: DraftChance) -> Iterator[list[int]]:
+def _children(chance: DraftChance, answer: Answer, counts: list[int], position: int) -> Iterator[list[int]]:
     """The tokens of each frontier node's children, best first."""
     if isinstance(answer, DraftProbs):
         return (chance.couple(q, count, position) for q, count in zip(answer.q, counts, strict=True))

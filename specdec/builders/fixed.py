@@ -1,16 +1,17 @@
 """`fixed`: the drafter's best children in the shape of a tree file."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Sequence
 from typing import ClassVar
 
 from specdec.chance import DraftChance
-from specdec.contracts import BuilderDeclaration, Draw, Gives, Shape
+from specdec.contracts import BuilderDeclaration, Draw, Gives
 from specdec.errors import SpecdecError
 from specdec.interfaces import Budget, BuildTools, Frontier, PartOptions, TreeBuilder
 from specdec.records import Answer, DraftProbs
+from specdec.shape_growth import grow_shape, shape_declaration
 from specdec.tree import DraftTree, TreeSketch
 from specdec.tree_files import ShapeOptions
-from specdec.tree_shapes import RankPath, TreeShape
+from specdec.tree_shapes import TreeShape
 
 
 class FixedOptions(ShapeOptions):
@@ -32,14 +33,7 @@ class Fixed(TreeBuilder[FixedOptions]):
     @classmethod
     def declares(cls, options: FixedOptions) -> BuilderDeclaration:
         """A tree, or a chain if the shape is one; a file that is still a bare name counts as a tree."""
-        shape = options.known_shape
-        return BuilderDeclaration(
-            draw=Draw.DETERMINISTIC,
-            shape=Shape.CHAIN if shape is not None and shape.is_chain else Shape.TREE,
-            needs=frozenset(Gives),
-            max_nodes=shape.num_nodes if shape is not None else None,
-            max_depth=shape.depth if shape is not None else None,
-        )
+        return shape_declaration(options.known_shape, Draw.DETERMINISTIC, needs=frozenset(Gives))
 
     @classmethod
     def build(cls, options: FixedOptions, tools: BuildTools) -> "Fixed":
@@ -54,19 +48,14 @@ class Fixed(TreeBuilder[FixedOptions]):
         chance: DraftChance,  # noqa: ARG002
     ) -> Generator[Frontier, Answer, DraftTree]:
         """One frontier a level: the nodes that have children in the shape. A shape too large is cut from its end."""
-        counts = self._shape.cut(nodes=budget.nodes, depth=budget.depth).child_counts()
         sketch = TreeSketch(root_token, root_position)
-        frontier: dict[RankPath, int] = {(): 0} if counts else {}
-        while frontier:
-            answer = yield Frontier(sketch, tuple(frontier.values()))
-            if isinstance(answer, DraftProbs):
-                raise SpecdecError("'fixed' ranks logits or candidates; it received a warped q")
-            rows, _ = answer.top(max(counts[path] for path in frontier))
-            deeper: dict[RankPath, int] = {}
-            for (path, node), tokens in zip(frontier.items(), rows, strict=True):
-                for rank, token in enumerate(tokens[: counts[path]]):
-                    child = sketch.add(node, token)
-                    if (*path, rank) in counts and token not in budget.stop_ids:
-                        deeper[*path, rank] = child
-            frontier = deeper
+        yield from grow_shape(self._shape, sketch, budget, _children)
         return sketch.freeze(Draw.DETERMINISTIC)
+
+
+def _children(answer: Answer, counts: list[int], position: int) -> Iterator[Sequence[int]]:  # noqa: ARG001
+    """The tokens of each frontier node's children, best first."""
+    if isinstance(answer, DraftProbs):
+        raise SpecdecError("'fixed' ranks logits or candidates; it received a warped q")
+    best, _ = answer.top(max(counts))
+    return (tokens[:count] for tokens, count in zip(best, counts, strict=True))

@@ -8,10 +8,11 @@ from pydantic import Field
 from torch import Tensor
 
 from specdec.chance import DraftChance
-from specdec.contracts import BuilderDeclaration, Draw, Gives, Shape
+from specdec.contracts import BuilderDeclaration, Draw, Gives
 from specdec.errors import SpecdecError
 from specdec.interfaces import Budget, BuildTools, Frontier, PartOptions, TreeBuilder
 from specdec.records import Answer, DraftProbs
+from specdec.shape_growth import shape_declaration
 from specdec.tree import DraftTree, TreeSketch
 from specdec.tree_files import ShapeOptions
 from specdec.tree_shapes import RankPath, TreeShape
@@ -47,13 +48,10 @@ class Sampled(TreeBuilder[SampledOptions]):
     @classmethod
     def declares(cls, options: SampledOptions) -> BuilderDeclaration:
         """I.i.d. or without-replacement draws, in a tree, or in a chain if the shape is one."""
-        shape = options.known_shape
-        return BuilderDeclaration(
-            draw=Draw.IID if options.replacement else Draw.WITHOUT_REPLACEMENT,
-            shape=Shape.CHAIN if shape is not None and shape.is_chain else Shape.TREE,
+        return shape_declaration(
+            options.known_shape,
+            Draw.IID if options.replacement else Draw.WITHOUT_REPLACEMENT,
             needs=frozenset({Gives.DISTRIBUTIONS}),
-            max_nodes=shape.num_nodes if shape is not None else None,
-            max_depth=shape.depth if shape is not None else None,
         )
 
     @classmethod
