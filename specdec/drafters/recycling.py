@@ -8,10 +8,11 @@ from pydantic import Field
 from specdec.contracts import DrafterDeclaration, Gives
 from specdec.drafting_vocabulary import check_fingerprint
 from specdec.file_options import DataFile
-from specdec.interfaces import BuildTools, Drafter, DraftSession, DraftStart, Frontier, PartOptions
+from specdec.interfaces import BuildTools, Drafter, DraftSession, DraftStart, PartOptions
 from specdec.lookup.predictions import Guess, Predictions
+from specdec.lookup.session import LookupSession
 from specdec.lookup.successors import SuccessorTables, likeliest, read_successors
-from specdec.records import Committed, Proposal, Scored
+from specdec.records import Committed, Scored
 from specdec.tree import TreeSketch
 
 TRUST: Final = {1: 0.6, 2: 0.9}
@@ -72,7 +73,7 @@ class RecyclingDrafter(Drafter[RecyclingOptions]):
     def open(self, starts: Sequence[DraftStart]) -> DraftSession:
         """A session that knows the prompts' last tokens, and nothing yet of what the target holds likely."""
         tails = [(*start.prompt[-1:], start.first_token) for start in starts]
-        return RecyclingSession([_Row(self._options, self._start, self._vocab_size, tail) for tail in tails])
+        return LookupSession([_Row(self._options, self._start, self._vocab_size, tail) for tail in tails])
 
 
 class _Row:
@@ -104,24 +105,3 @@ class _Row:
             self._tables.enter((*self._tail, *path), successors)
         self.predictions.observe(news.tokens)
         self._tail = (*self._tail, *news.tokens)[-2:]
-
-
-class RecyclingSession(DraftSession):
-    """Tables for each row."""
-
-    def __init__(self, rows: list[_Row]) -> None:
-        self._rows = rows
-
-    def expand(self, frontiers: Sequence[Frontier | None]) -> list[Proposal | None]:
-        """Candidates for every frontier node."""
-        pairs = zip(self._rows, frontiers, strict=True)
-        return [None if frontier is None else row.predictions.answer(frontier, row.guess) for row, frontier in pairs]
-
-    def observe(self, committed: Sequence[Committed], scored: Sequence[Scored]) -> None:
-        """Take in the target's choices."""
-        for row, news, answer in zip(self._rows, committed, scored, strict=True):
-            row.observe(news, answer)
-
-    def keep(self, rows: Sequence[int]) -> None:
-        """Drop the other rows."""
-        self._rows = [self._rows[row] for row in rows]

@@ -10,11 +10,12 @@ from pydantic import Field
 from specdec.contracts import DrafterDeclaration, Gives
 from specdec.drafting_vocabulary import check_fingerprint
 from specdec.file_options import DataFile
-from specdec.interfaces import BuildTools, Drafter, DraftSession, DraftStart, Frontier, PartOptions
+from specdec.interfaces import BuildTools, Drafter, DraftSession, DraftStart, PartOptions
 from specdec.lookup.datastore import Datastore, read_datastore
 from specdec.lookup.predictions import Guess, Predictions
+from specdec.lookup.session import LookupSession
 from specdec.lookup.suffix_automaton import Place, SuffixAutomaton
-from specdec.records import Committed, Proposal, Scored
+from specdec.records import Committed, Scored
 from specdec.tree import TreeSketch
 
 CONTEXTS = 3
@@ -79,7 +80,7 @@ class SuffixDrafter(Drafter[SuffixOptions]):
     def open(self, starts: Sequence[DraftStart]) -> DraftSession:
         """A session that has read the prompts."""
         texts = [(*start.prompt, start.first_token) for start in starts]
-        return SuffixSession([_Row(self._options, self._store, self._vocab_size, text) for text in texts])
+        return LookupSession([_Row(self._options, self._store, self._vocab_size, text) for text in texts])
 
 
 class _Row:
@@ -123,8 +124,9 @@ class _Row:
 
         return islice(downwards(place), CONTEXTS)
 
-    def observe(self, tokens: Sequence[int]) -> None:
+    def observe(self, news: Committed, scored: Scored) -> None:  # noqa: ARG002
         """Append what was emitted."""
+        tokens = news.tokens
         self.predictions.observe(tokens)
         self._text.extend(tokens)
         self._tail = [*self._tail, *tokens][-self._options.longest :]
@@ -157,24 +159,3 @@ def mixed(counts: Counts) -> dict[int, float]:
         for token, count in rows:
             estimates[token] = estimates.get(token, 0.0) + count / total
     return estimates
-
-
-class SuffixSession(DraftSession):
-    """An automaton for each row."""
-
-    def __init__(self, rows: list[_Row]) -> None:
-        self._rows = rows
-
-    def expand(self, frontiers: Sequence[Frontier | None]) -> list[Proposal | None]:
-        """Candidates for every frontier node."""
-        pairs = zip(self._rows, frontiers, strict=True)
-        return [None if frontier is None else row.predictions.answer(frontier, row.guess) for row, frontier in pairs]
-
-    def observe(self, committed: Sequence[Committed], scored: Sequence[Scored]) -> None:  # noqa: ARG002
-        """Append what was emitted."""
-        for row, news in zip(self._rows, committed, strict=True):
-            row.observe(news.tokens)
-
-    def keep(self, rows: Sequence[int]) -> None:
-        """Drop the other rows."""
-        self._rows = [self._rows[row] for row in rows]

@@ -4,6 +4,7 @@ import math
 from types import SimpleNamespace
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,8 +13,11 @@ from specdec.drafters.suffix import CONTEXTS, NOVELTY, STORE_TRUST, SuffixDrafte
 from specdec.errors import SpecError, TargetMismatch
 from specdec.interfaces import BuildTools, DraftStart, Frontier
 from specdec.lookup.datastore import build_datastore, write_datastore
-from specdec.records import Committed, HiddenStates
+from specdec.records import Committed, HiddenStates, Scored
 from specdec.tree import TreeSketch
+
+UNREAD = Scored(torch.empty(0, 0))
+"""What the target said; this drafter does not look at it."""
 
 TOKENS = st.lists(st.integers(0, 3), min_size=1, max_size=40)
 
@@ -67,7 +71,7 @@ def test_estimates_are_those_of_a_search_of_the_whole_text(text, path, longest):
 def test_reading_step_by_step_is_reading_at_once(text, steps):
     grown = session_of(text, min_confidence=0.0)
     for tokens in steps:
-        grown.observe([Committed(tuple(tokens), tuple(range(len(tokens))))], [])
+        grown.observe([Committed(tuple(tokens), tuple(range(len(tokens))))], [UNREAD])
     whole = [*text, *(token for tokens in steps for token in tokens)]
     tree = TreeSketch(whole[-1], 0)
     assert offered(grown, tree, 0) == offered(session_of(whole, min_confidence=0.0), tree, 0)
@@ -110,10 +114,10 @@ def test_estimates_that_fail_are_believed_less():
     before = offered(session, TreeSketch(1, 0), 0)[2]
     for _ in range(30):
         offered(session, TreeSketch(1, 0), 0)
-        session.observe([Committed((7, 1), (0, 1))], [])
-        session.observe([Committed((2, 1), (0, 1))], [])
+        session.observe([Committed((7, 1), (0, 1))], [UNREAD])
+        session.observe([Committed((2, 1), (0, 1))], [UNREAD])
         offered(session, TreeSketch(1, 0), 0)
-        session.observe([Committed((7, 1), (0, 1))], [])
+        session.observe([Committed((7, 1), (0, 1))], [UNREAD])
     assert offered(session, TreeSketch(1, 0), 0).get(2, 0) < before
 
 
@@ -123,7 +127,7 @@ def test_rows_share_nothing_and_dropped_rows_leave():
     first, second = session.expand([Frontier(TreeSketch(3, 5), (0,)), Frontier(TreeSketch(9, 2), (0,))])
     assert (first.tokens, second.tokens) == (((1,),), ((),))
     session.keep([1])
-    session.observe([Committed((7, 8, 9), (0, 1, 2))], [])
+    session.observe([Committed((7, 8, 9), (0, 1, 2))], [UNREAD])
     assert session.expand([Frontier(TreeSketch(9, 5), (0,))])[0].tokens == ((7,),)
     assert session.expand([None]) == [None]
 
