@@ -3,6 +3,7 @@
 On a CPU, a product of a few rows with a plain matrix spends half of its time on that. Elsewhere the map is a plain one.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -36,6 +37,23 @@ def linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
     return Linear(weight, bias, packed(weight) if can_pack(weight) else None)
 
 
+@torch.no_grad()
+def joined(*modules: nn.Linear) -> Linear:
+    """One map for all; the modules' own weights become views of it."""
+    if len(modules) == 1:
+        return linear(modules[0].weight, modules[0].bias)
+    weight = torch.cat([module.weight for module in modules])
+    bias = None if modules[0].bias is None else torch.cat([module.bias for module in modules])
+    start = 0
+    for module in modules:
+        rows = slice(start, start + module.out_features)
+        module.weight = nn.Parameter(weight[rows], requires_grad=False)
+        if bias is not None:
+            module.bias = nn.Parameter(bias[rows], requires_grad=False)
+        start += module.out_features
+    return linear(weight, bias)
+
+
 def can_pack(weight: Tensor) -> bool:
     """Whether this build of torch has packed products for such a matrix."""
     return (
@@ -64,9 +82,12 @@ class PackedLinear(nn.Module):
         return self.map(states)
 
 
-def pack_linears(module: nn.Module) -> None:
-    """Replace every linear map below the module, where there is a layout for it. For inference: nothing is trained any more."""
+def pack_linears(module: nn.Module, *, besides: Collection[str] = ()) -> None:
+    """Replace every linear map below the module, where there is a layout for it, but those of the names `besides`.
+
+    For inference: nothing is trained any more.
+    """
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
-            if type(child) is nn.Linear and can_pack(child.weight):
+            if type(child) is nn.Linear and name not in besides and can_pack(child.weight):
                 setattr(parent, name, PackedLinear(child))

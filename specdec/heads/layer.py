@@ -6,13 +6,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from specdec.grouped_attention import grouped_attention, laid_side_by_side
 from specdec.heads.config import HeadConfig
 from specdec.heads.rope import inverse_frequencies, rotate
-from specdec.packing import Linear, linear, pack_linears
+from specdec.packing import Linear, joined, pack_linears
 
 CacheUpdate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """Takes the new keys and values [rows, kv heads, nodes, dim], rotated; gives all that may be attended to, in slot order."""
 
+
+JOINED = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
+"""Maps that `lay_out` reads through a joined one."""
 
 FEW_NODES = 32
 """Up to so many nodes, copies of the mask cost less than copies of keys and values."""
@@ -49,9 +53,7 @@ class Attention(nn.Module):
 
     def lay_out(self) -> None:
         """Make one packed map of the projections of queries, keys and values. For inference."""
-        parts = (self.q_proj, self.k_proj, self.v_proj)
-        biases = [part.bias.detach() for part in parts if part.bias is not None]
-        self._joined = linear(torch.cat([part.weight.detach() for part in parts]), torch.cat(biases) if biases else None)
+        self._joined = joined(self.q_proj, self.k_proj, self.v_proj)
 
     def forward(self, states: Tensor, positions: Tensor, mask: Tensor | None, update: CacheUpdate | None) -> Tensor:
         """States [rows, nodes, input]; mask additive [rows or 1, 1, nodes, slots], or None: causal among the nodes."""
@@ -62,7 +64,10 @@ class Attention(nn.Module):
         values = self._split(values, self.kv_heads)
         if update is not None:
             keys, values = update(keys, values)
-        mixed = self._mixed(query, keys, values, None if mask is None else mask.to(query.dtype))
+        bias = None if mask is None else mask.to(query.dtype)
+        if bias is not None and nodes <= FEW_NODES:
+            bias = laid_side_by_side(bias, self.heads // self.kv_heads)
+        mixed = grouped_attention(query, keys, values, bias)
         output: Tensor = self.o_proj(mixed.transpose(1, 2).reshape(rows, nodes, -1))
         return output
 
@@ -72,21 +77,6 @@ class Attention(nn.Module):
             return torch.cat((self.q_proj(states), self.k_proj(states)), dim=-1), self.v_proj(states)
         joined, turned = self._joined(states), (self.heads + self.kv_heads) * self.head_dim
         return joined[..., :turned], joined[..., turned:]
-
-    def _mixed(self, query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
-        """[rows, heads, nodes, dim].
-
-        Heads that share keys are laid side by side as further nodes where these are few: the same numbers, and on a CPU in
-        bfloat16 attention for a lone node takes a fifth of the time.
-        """
-        groups = self.heads // self.kv_heads
-        if groups > 1 and bias is not None and query.shape[2] <= FEW_NODES:
-            folded = query.reshape(len(query), self.kv_heads, -1, self.head_dim)
-            bias = bias.repeat(1, 1, groups, 1)
-            return functional.scaled_dot_product_attention(folded, keys, values, attn_mask=bias).view(query.shape)
-        if groups > 1:
-            keys, values = keys.repeat_interleave(groups, 1), values.repeat_interleave(groups, 1)
-        return functional.scaled_dot_product_attention(query, keys, values, attn_mask=bias, is_causal=bias is None)
 
     def _split(self, states: Tensor, heads: int) -> Tensor:
         return states.reshape(*states.shape[:2], heads, self.head_dim).transpose(1, 2)
@@ -104,7 +94,7 @@ class SwiGlu(nn.Module):
 
     def lay_out(self) -> None:
         """Make one packed map of gate and up. For inference."""
-        self._joined = linear(torch.cat((self.gate_proj.weight.detach(), self.up_proj.weight.detach())))
+        self._joined = joined(self.gate_proj, self.up_proj)
 
     def forward(self, states: Tensor) -> Tensor:
         if self._joined is None:
@@ -120,4 +110,4 @@ def lay_out(head: nn.Module) -> None:
     for module in head.modules():
         if isinstance(module, Attention | SwiGlu):
             module.lay_out()
-    pack_linears(head)
+    pack_linears(head, besides=JOINED)

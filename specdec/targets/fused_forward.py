@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from specdec.contracts import Features
-from specdec.packing import Linear, linear
+from specdec.grouped_attention import grouped_attention, laid_side_by_side
+from specdec.packing import Linear, joined, linear
 from specdec.records import HiddenStates
 from specdec.targets.capability import text_config
 
@@ -78,13 +79,13 @@ class FusedForward:
         """Post-norm states [rows, nodes, hidden], and the hidden states that were asked for."""
         states = self._embed(ids)
         cos, sin = self._rotations(states, positions)
-        fold = self.heads > self.kv_heads and ids.shape[1] <= FEW_NODES
-        bias = mask.repeat(1, 1, self.heads // self.kv_heads, 1) if fold else mask
+        few = ids.shape[1] <= FEW_NODES
+        bias = laid_side_by_side(mask, self.heads // self.kv_heads) if few else mask
         inputs: dict[int, Tensor] = {}
         for index, layer in enumerate(self._layers):
             if index in features.layers:
                 inputs[index] = states
-            states = states + self._attention(layer, index, states, cos, sin, bias, cache, fold=fold)
+            states = states + self._attention(layer, index, states, cos, sin, bias, cache)
             gate, up = layer.gate_up(layer.before_mlp(states)).chunk(2, dim=-1)
             states = states + layer.down(functional.silu(gate) * up)
         inputs[len(self._layers)] = states
@@ -97,7 +98,7 @@ class FusedForward:
         return self._head(states)
 
     def _attention(
-        self, layer: _Layer, index: int, states: Tensor, cos: Tensor, sin: Tensor, bias: Tensor, cache: Any, *, fold: bool
+        self, layer: _Layer, index: int, states: Tensor, cos: Tensor, sin: Tensor, bias: Tensor, cache: Any
     ) -> Tensor:
         rows, nodes, _ = states.shape
         joined = layer.queries_keys_values(layer.before_attention(states)).view(rows, nodes, -1, self.head_dim)
@@ -105,7 +106,7 @@ class FusedForward:
         turned = torch.addcmul(both * cos, both.roll(self.head_dim // 2, -1), sin)
         query, keys = turned[:, :, : self.heads].transpose(1, 2), turned[:, :, self.heads :].transpose(1, 2)
         keys, values = cache.update(keys, values.transpose(1, 2), index)
-        mixed = self._mixed(query, keys, values, bias, fold=fold)
+        mixed = grouped_attention(query, keys, values, bias, self.scaling)
         return layer.after_attention(mixed.transpose(1, 2).reshape(rows, nodes, -1))
 
     def _rotations(self, states: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -113,16 +114,6 @@ class FusedForward:
         cos, sin = self._rotary(states, positions)
         half = self.head_dim // 2
         return cos[:, :, None], torch.cat((-sin[..., :half], sin[..., half:]), dim=-1)[:, :, None]
-
-    def _mixed(self, query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, *, fold: bool) -> Tensor:
-        """[rows, heads, nodes, dim]."""
-        if fold:
-            folded = query.reshape(len(query), self.kv_heads, -1, self.head_dim)
-            mixed = functional.scaled_dot_product_attention(folded, keys, values, attn_mask=bias, scale=self.scaling)
-            return mixed.view(query.shape)
-        if (groups := self.heads // self.kv_heads) > 1:
-            keys, values = keys.repeat_interleave(groups, 1), values.repeat_interleave(groups, 1)
-        return functional.scaled_dot_product_attention(query, keys, values, attn_mask=bias, scale=self.scaling)
 
 
 def not_fusable_because(model: Any, layers: Sequence[nn.Module], decoder: nn.Module | None) -> str | None:
@@ -160,26 +151,9 @@ def _layer(layer: Any, eps: float) -> _Layer:
     attention, mlp = _parts(layer)
     return _Layer(
         _Norm(layer.input_layernorm.weight, eps),
-        _joined(attention.q_proj, attention.k_proj, attention.v_proj),
-        _joined(attention.o_proj),
+        joined(attention.q_proj, attention.k_proj, attention.v_proj),
+        joined(attention.o_proj),
         _Norm(layer.post_attention_layernorm.weight, eps),
-        _joined(mlp.gate_proj, mlp.up_proj),
-        _joined(mlp.down_proj),
+        joined(mlp.gate_proj, mlp.up_proj),
+        joined(mlp.down_proj),
     )
-
-
-@torch.no_grad()
-def _joined(*modules: nn.Linear) -> Linear:
-    """One map for all; the modules' own weights become views of it."""
-    if len(modules) == 1:
-        return linear(modules[0].weight, modules[0].bias)
-    weight = torch.cat([module.weight for module in modules])
-    bias = None if modules[0].bias is None else torch.cat([module.bias for module in modules])
-    start = 0
-    for module in modules:
-        rows = slice(start, start + module.out_features)
-        module.weight = nn.Parameter(weight[rows], requires_grad=False)
-        if bias is not None:
-            module.bias = nn.Parameter(bias[rows], requires_grad=False)
-        start += module.out_features
-    return linear(weight, bias)
