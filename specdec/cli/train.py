@@ -1,4 +1,4 @@
-"""`train`: a draft head from a training spec. `distill`: conversations to train on, answered by the target itself.
+"""`train`: a draft head from a training spec. `data invent` and `data distill`: questions and answers by the target itself.
 
 What they need is imported when they are called, so that other commands start without it.
 """
@@ -10,9 +10,12 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from specdec.cli.output_files import keep_inputs
 from specdec.cli.terminal import Settings, TargetModel, guarded
 from specdec.compose import load
 from specdec.errors import SpecError
+
+Decoding = Annotated[str, typer.Option("--strategy", help="How to decode; a faster strategy gives the same answers.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -20,6 +23,7 @@ def register(app: typer.Typer) -> None:
     app.command("train", help="Train a draft head, or go on with a run that was stopped.")(train)
     data = typer.Typer(help="Data to train on.", no_args_is_help=True, rich_markup_mode=None)
     data.command("distill", help="Let the target answer questions, for a head to learn from.")(answer)
+    data.command("invent", help="Let the target make up questions, to be answered by `data distill`.")(ask)
     app.add_typer(data, name="data")
 
 
@@ -68,7 +72,7 @@ def answer(
     questions: Annotated[Path, typer.Argument(help="JSON lines with questions; answers in it are not looked at.")],
     output: Annotated[Path, typer.Argument(help="JSON lines to write; a file that is there is gone on with.")],
     target: TargetModel = None,
-    strategy: Annotated[str, typer.Option(help="How to decode; a faster strategy gives the same answers.")] = "plain",
+    strategy: Decoding = "plain",
     temperature: Annotated[float, typer.Option(min=0.0)] = 0.0,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Of an answer.")] = 256,
     batch: Annotated[int, typer.Option(min=1, help="Questions at once.")] = 32,
@@ -80,6 +84,7 @@ def answer(
 
     if not isfinite(temperature):
         raise SpecError(f"--temperature: got {temperature}, expected a finite number")
+    keep_inputs(output, [questions])
     asked = questions_of(read_messages(questions, answered=False))
     if not asked:
         raise SpecError(f"{questions}: no questions in it")
@@ -90,3 +95,23 @@ def answer(
         typer.echo(f"{done} of {len(asked)}")
     if not done:
         typer.echo(f"{output} has all {len(asked)} answers already")
+
+
+@guarded
+def ask(
+    count: Annotated[int, typer.Argument(min=1, help="Questions wanted.", show_default=False)],
+    output: Annotated[Path, typer.Argument(help="JSON lines to write; a file that is there is gone on with.")],
+    target: TargetModel = None,
+    strategy: Decoding = "plain",
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Of a question; longer ones are left out.")] = 128,
+    batch: Annotated[int, typer.Option(min=1, help="Questions at once.")] = 32,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+) -> None:
+    """Drawn at temperature 1 from the start of a user's turn, whatever the target was taught to be asked (Magpie)."""
+    from specdec.training.inventing import invent
+
+    decoder, done = load(strategy, target=target), 0
+    for done in invent(decoder, count, output, max_new_tokens=max_new_tokens, batch=batch, seed=seed):
+        typer.echo(f"{done} of {count}")
+    if not done:
+        typer.echo(f"{output} has {count} questions already")

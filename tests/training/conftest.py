@@ -5,6 +5,7 @@ import torch
 from safetensors.torch import save_file
 
 from specdec.heads.config import HeadConfig, Inputs
+from specdec.interfaces import TextCodec
 from specdec.training.building import fresh_head
 from specdec.training.dataset import Batch, FeatureSet
 from specdec.training.loop import Trainer
@@ -24,6 +25,30 @@ def sizes(**changes) -> HeadConfig:
         vocab_size=VOCAB,
         **changes,
     )
+
+
+class Digits(TextCodec):
+    """Text is digits with spaces; a conversation is its words, each message after `opening`."""
+
+    def __init__(self, opening=()):
+        self.opening = list(opening)
+
+    def encode(self, text):
+        return [int(word) for word in text.split()]
+
+    def decode(self, ids):
+        return " ".join(str(token) for token in ids)
+
+    def chat(self, messages):
+        return [token for message in messages for token in [*self.opening, *self.encode(message["content"])]]
+
+    def vocabulary(self):
+        return {str(token): token for token in range(8)}
+
+
+@pytest.fixture(scope="session")
+def digits():
+    return Digits
 
 
 @pytest.fixture(scope="session")
