@@ -12,7 +12,7 @@ from specdec.interfaces import BuildTools, Drafter, Target
 from specdec.library import library
 from specdec.plugins import Kind, Registry, load_registry
 
-__all__ = ["Chosen", "Plan", "Workshop", "build", "check", "load", "read", "target_override", "workshop"]
+__all__ = ["Chosen", "Plan", "Workshop", "build", "check", "load", "planned", "read", "target_override", "workshop"]
 
 
 def workshop() -> Workshop:
@@ -41,6 +41,21 @@ def load(
     settings = () if isinstance(set, Mapping) else tuple(set)
     plan = check(read(source, shop, settings=settings, overrides={**replaced, **dotted, **overrides}), shop, target=given)
     return build(plan, shop, target=given)
+
+
+def planned(
+    source: str | Path | Mapping[str, Any],
+    shop: Workshop,
+    *,
+    settings: Sequence[str] | None = None,
+    target: str | Path | Mapping[str, Any] | None = None,
+) -> Plan:
+    """The checked plan of a strategy, as a command line gives it. Raises SpecError or IncompatibleParts.
+
+    settings: `a.b=value` texts. target: in place of the spec's own, as `load` takes it.
+    """
+    override = {} if target is None else target_override(target, shop.registry)
+    return check(read(source, shop, settings=settings or (), overrides=override), shop)
 
 
 def target_override(target: str | Path | Mapping[str, Any], registry: Registry) -> dict[str, Any]:

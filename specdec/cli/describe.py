@@ -8,7 +8,7 @@ import typer
 import yaml
 
 from specdec.cli.terminal import Json, Settings, Strategy, TargetModel, fail, guarded, print_json, print_table
-from specdec.compose import Workshop, check, read, target_override, workshop
+from specdec.compose import Workshop, planned, workshop
 from specdec.errors import SpecdecError
 from specdec.plugins import Kind
 from specdec.schema import spec_schema
@@ -81,8 +81,7 @@ def _strategy_row(name: str, path: Any) -> dict[str, Any]:
 def show(strategy: Strategy, settings: Settings = None, target: TargetModel = None, json: Json = False) -> None:
     """Print a strategy with every default spelled out."""
     shop = workshop()
-    override = target_override(target, shop.registry) if target is not None else {}
-    plan = check(read(strategy, shop, settings=settings or (), overrides=override), shop)
+    plan = planned(strategy, shop, settings=settings, target=target)
     resolved = plan.resolved()
     if json:
         print_json(resolved)
@@ -99,11 +98,10 @@ def check_command(
 ) -> None:
     """Check strategies; all mistakes are reported together."""
     shop = workshop()
-    override = target_override(target, shop.registry) if target is not None else {}
     results: list[dict[str, Any]] = []
     for strategy in strategies:
         try:
-            plan = check(read(strategy, shop, settings=settings or (), overrides=override), shop)
+            plan = planned(strategy, shop, settings=settings, target=target)
             parts = ", ".join(f"{kind} {part.name}" for kind, part in plan.parts.items())
             results.append({"strategy": strategy, "fits": True, "parts": parts, "notes": plan.notes, "errors": []})
         except SpecdecError as error:

@@ -10,7 +10,7 @@ import typer
 
 from specdec.cli.comparison import Comparison, compare
 from specdec.cli.terminal import Json, Settings, Strategy, TargetModel, fail, guarded, print_json
-from specdec.compose import Plan, build, check, read, target_override, workshop
+from specdec.compose import Plan, build, planned, workshop
 from specdec.contracts import Draw, Guarantee
 from specdec.decoder import Decoder
 from specdec.errors import SpecError, TargetMismatch
@@ -56,8 +56,7 @@ def generate(
     """Answer a prompt with a strategy, as the first request of a decoder in Python is answered."""
     text = _prompt_text(prompt, prompt_file)
     shop = workshop()
-    override = target_override(target, shop.registry) if target is not None else {}
-    plan = check(read(strategy, shop, settings=settings or (), overrides=override), shop)
+    plan = planned(strategy, shop, settings=settings, target=target)
     with redirect_stdout(sys.stderr) if json else nullcontext():
         decoder = build(plan, shop)
         ids = _prompt_ids(decoder.target.codec, text, chat=chat)

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from specdec.cli.output_files import check_outputs
 from specdec.cli.terminal import Settings, Strategy, TargetModel, fail, guarded, print_table
-from specdec.compose import Plan, Workshop, build, check, read, target_override, workshop
+from specdec.compose import Plan, Workshop, build, planned, workshop
 from specdec.decoder import Decoder
 from specdec.errors import SpecError
 from specdec.library import SUFFIXES
@@ -77,11 +77,10 @@ def profile(
 def _plan(what: str, shop: Workshop, target: str | None, settings: list[str] | None) -> Plan:
     """The plan of a strategy; of plain decoding for a target's name, folder or hub id."""
     if what in shop.library.strategies() or what.endswith(SUFFIXES):
-        override = {} if target is None else target_override(target, shop.registry)
-        return check(read(what, shop, settings=settings or (), overrides=override), shop)
+        return planned(what, shop, settings=settings, target=target)
     if target is not None:
         raise SpecError(f"'{what}' is no strategy, and --target names a target already")
-    return check(read("plain", shop, settings=settings or (), overrides=target_override(what, shop.registry)), shop)
+    return planned("plain", shop, settings=settings, target=what)
 
 
 def _decoder(plan: Plan, shop: Workshop) -> Decoder:
@@ -148,8 +147,7 @@ def acceptance(
     check_outputs(output, plot, inputs=prompts)
     questions, files = read_questions(prompts, Selection(count))
     shop = workshop()
-    override = {} if target is None else target_override(target, shop.registry)
-    plan = check(read(strategy, shop, settings=settings or (), overrides=override), shop)
+    plan = planned(strategy, shop, settings=settings, target=target)
     check_measurable(plan.parts[Kind.DRAFTER].declares, plan.parts[Kind.TREE].declares, own_steps=own_steps)
     decoder = _decoder(plan, shop)
     names = ", ".join(file.name for file in files)

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
 from specdec.cli.terminal import Json, Settings, fail, guarded, print_json, print_table
-from specdec.compose import Plan, Workshop, check, read, target_override, workshop
+from specdec.compose import Plan, Workshop, planned, workshop
 from specdec.errors import SpecError
 from specdec.losslessness.callable_proof import prove_callable
 from specdec.losslessness.callables import find_callable
@@ -85,8 +85,7 @@ def verify(
     _check_sizes(level, budget, {"vocab": vocab, "depth": depth, "models": models}, by_callable=function is not None)
     folder = None if report is None else report_folder(report)
     shop = workshop()
-    override = target_override(target, shop.registry) if target is not None else {}
-    plan = check(read(strategy or "plain", shop, settings=settings or (), overrides=override), shop)
+    plan = planned(strategy or "plain", shop, settings=settings, target=target)
     name = plan.spec.name if function is None else function
     with _progress(name) as progress:
         if function is not None:
