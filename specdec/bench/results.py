@@ -53,7 +53,10 @@ class ResultsFile:
     """
 
     def __init__(self, path: Path, header: Header) -> None:
-        """Begin the file, or go on with it. Raises SpecError where it holds the results of something else."""
+        """Begin the file, or go on with it; a header without a measurement gives way to another.
+
+        Raises SpecError where the file holds the results of something else.
+        """
         self._path = path
         self.done: tuple[Measurement, ...] = ()
         self.changed: list[str] = []
@@ -61,15 +64,24 @@ class ResultsFile:
             path.parent.mkdir(parents=True, exist_ok=True)
             self.resumes = path.exists() and _drop_unfinished_line(path) > 0
             if not self.resumes:
-                self._append("header", {"format": FORMAT, **asdict(header)})
+                self._begin(header)
         except OSError as error:
             raise SpecError(f"{path}: cannot be written to: {error.strerror or error}") from error
         if self.resumes:
             self._go_on(header)
 
+    def _begin(self, header: Header) -> None:
+        self._path.write_text("", encoding="utf-8")
+        self._append("header", {"format": FORMAT, **asdict(header)})
+
     def _go_on(self, header: Header) -> None:
         path, before = self._path, read_results(self._path)
-        if found := differences(asdict(before.header), asdict(header), ("plan", "contenders")):
+        found = differences(asdict(before.header), asdict(header), ("plan", "contenders"))
+        if found and not before.measurements:
+            self.resumes = False
+            self._begin(header)
+            return
+        if found:
             listed = "\n  ".join(found)
             raise SpecError(f"{path} holds results of another set-up; give another --output, or the same set-up:\n  {listed}")
         self.done = before.measurements

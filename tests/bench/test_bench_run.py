@@ -108,6 +108,16 @@ def test_a_file_with_only_the_start_of_a_header_is_begun_afresh(measure, folder)
     assert len(measure("tree").measurements) == 10
 
 
+def test_a_file_in_which_nothing_was_measured_gives_way_to_another_set_up(measure, folder):
+    path = folder / "results.jsonl"
+    whole = measure("tree")
+    path.write_text(path.read_text().splitlines(keepends=True)[0])
+    other = measure("tree", max_new_tokens=13)
+    assert other.header.plan != whole.header.plan
+    assert not other.resumed
+    assert len(other.measurements) == len(whole.measurements)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
