@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from specdec.cli.output_files import keep_inputs
+from specdec.cli.output_files import check_outputs
 from specdec.cli.terminal import TargetModel, guarded
 from specdec.compose import load
 from specdec.contracts import Features
@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
 @guarded
 def build(files: Texts, output: Output, target: TargetModel = None) -> None:
     """Only answers of conversations are taken in: an answer is what is to be continued."""
-    keep_inputs(output, files)
+    check_outputs(output, inputs=files)
     parts = list(_parts(files))
     model = load("plain", target=target).target
     codec = _codec(model)
@@ -55,7 +55,7 @@ def successors(
     candidates: Annotated[int, typer.Option(min=1, max=64, help="Next tokens that are kept for a context.")] = 8,
 ) -> None:
     """The target reads each text once, answers behind their questions."""
-    keep_inputs(output, files)
+    check_outputs(output, inputs=files)
     parts = list(_parts(files))
     model = load("plain", target=target).target
     codec, tables, count = _codec(model), SuccessorTables(), 0

@@ -27,6 +27,15 @@ def test_a_file_that_cannot_be_read_is_told_in_a_line_and_nothing_is_written(com
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("command", ["build", "successors"])
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_read(command, tmp_path):
+    (tmp_path / "fox.txt").write_text(TEXT)
+    for output, words in (tmp_path, "is a folder"), (tmp_path / "nowhere" / "out", "there is no folder"):
+        result = run("datastore", command, tmp_path / "fox.txt", "-o", output)
+        assert result.exit_code == 2
+        assert words in result.stderr
+
+
 def test_a_spec_that_names_no_such_file_is_refused_with_its_line(tmp_path):
     (tmp_path / "s.yaml").write_text("name: s\ndrafter:\n  use: suffix\n  datastore: nowhere.store\n")
     result = run("check", tmp_path / "s.yaml")
