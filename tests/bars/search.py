@@ -28,7 +28,7 @@ from specdec.targets.builtin import BuiltinOptions, BuiltinTarget
 from specdec.tree_files import read_tree
 from specdec.tree_shapes import TreeShape
 
-DRAFTERS = {"eagle": {"use": "eagle", "head": "builtin"}, "ngram": {"use": "ngram"}}
+DRAFTERS = {name: {"use": name, "head": "builtin"} for name in ("eagle", "eagle3")} | {"ngram": {"use": "ngram"}}
 SHIPPED = ("chain-3", "chain-5", "wide-4x2x1", "eagle-16", "eagle-25")
 TOLERANCE = 0.10
 
@@ -83,7 +83,7 @@ def measure(contenders, prompts, tokens):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--prompts", type=Path, required=True, help="training questions")
-    parser.add_argument("--drafter", choices=DRAFTERS, default="eagle")
+    parser.add_argument("--drafter", choices=DRAFTERS, default="eagle3")
     parser.add_argument("--profile-count", type=int, default=24)
     parser.add_argument("--count", type=int, default=24)
     parser.add_argument("--max-new-tokens", type=int, default=96)
