@@ -1,5 +1,6 @@
 """The kit for authors of parts: our own pass it, and each planted fault is named, with its place and what would be right."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -169,6 +170,33 @@ class FlipsUnderSharedNoise(Rule):
                 return Verdict(tuple(path), left.choose(chance, tree.root_position + tree.depths[node] + 1), last)
 
 
+class WrongWhenDeep(Rule):
+    name = "wrong_when_deep"
+    Options = PartOptions
+
+    def verify(self, tree, p, chance):
+        verdict = Match().verify(tree, p, chance)
+        return replace(verdict, next_token=0) if len(verdict.path) >= 4 else verdict
+
+
+class WrongWhenWide(Rule):
+    name = "wrong_when_wide"
+    Options = PartOptions
+
+    def verify(self, tree, p, chance):
+        verdict = Match().verify(tree, p, chance)
+        return replace(verdict, next_token=0) if len(tree) > 9 else verdict
+
+
+class CannotBeBuilt(Rule):
+    name = "cannot_be_built"
+    Options = PartOptions
+
+    @classmethod
+    def build(cls, options, tools):
+        raise KeyError("weights")
+
+
 class SpoilsQ(MultiRound):
     name = "spoils_q"
     Options = PartOptions
@@ -214,6 +242,9 @@ class Lossy(WholeQ):
         (FlipsUnderSharedNoise, r"coupled draws.*emits token \d at node 0.*share the target's noise"),
         (SpoilsQ, r"spoils_q"),
         (Lucky, r"lucky.*draws nothing there"),
+        (WrongWhenDeep, r"wrong_when_deep.*the law is the target's"),
+        (WrongWhenWide, r"wrong_when_wide.*the law is the target's"),
+        (CannotBeBuilt, r"cannot_be_built.*KeyError"),
         (LuckyOnQ, r"lucky_on_q.*NotAFunctionOfItsCoins"),
     ],
 )
@@ -391,6 +422,12 @@ def test_the_honest_builder_of_which_they_are_variants_passes():
 def test_options_that_are_none_are_said_to_be(cls, options):
     with pytest.raises(CheckFailed, match=r"options can be read.*options="):
         check_builder(cls, options)
+
+
+@pytest.mark.parametrize("options", ["abc", [1]])
+def test_options_of_another_type_are_refused_with_what_is_expected(options):
+    with pytest.raises(CheckFailed, match="expected a mapping of options"):
+        check_builder(Chain, options)
 
 
 # Drafters

@@ -1,11 +1,14 @@
-"""`verify`: is a decoder lossless? Four levels of proof, each with a verdict of its own."""
+"""`verify`: is a decoder lossless? Four levels of proof, each with a verdict of its own.
+
+What they need is imported when they are run, so that other commands start without it.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,13 +17,13 @@ from rich.progress import Progress as Bar
 
 from specdec.cli.terminal import Json, Settings, fail, guarded, print_json, print_table
 from specdec.compose import Plan, Workshop, planned, workshop
-from specdec.errors import SpecError
-from specdec.losslessness.callable_proof import prove_callable
-from specdec.losslessness.callables import find_callable
-from specdec.losslessness.levels import Level, LevelResult, Progress, exit_code
+from specdec.errors import SpecdecError, SpecError
+from specdec.losslessness.levels import SECONDS, Level, LevelResult, Progress, exit_code
 from specdec.losslessness.report_files import report_data, report_folder, write_report
-from specdec.losslessness.suite import SECONDS, Verification, Wanted, verify_strategy
 from specdec.plugins import Kind
+
+if TYPE_CHECKING:
+    from specdec.losslessness.suite import Verification
 
 
 class Chosen(StrEnum):
@@ -80,6 +83,8 @@ def verify(
 
     Exit 3: inconclusive within the budget. Exit 2: a part failed or broke its contract.
     """
+    from specdec.losslessness.suite import Wanted, verify_strategy
+
     if (strategy is None) == (function is None):
         raise SpecError("verify: name a strategy, or a function with --callable; one of them")
     _check_sizes(level, budget, {"vocab": vocab, "depth": depth, "models": models}, by_callable=function is not None)
@@ -94,16 +99,23 @@ def verify(
             levels = list(Level) if level is Chosen.ALL else [Level(level.value)]
             found = verify_strategy(plan, shop, Wanted(levels, budget, seed, vocab, depth, models), progress)
     _print(name, plan, found, seed, level, json=json)
-    if folder is not None and found.results:
-        for file in write_report(folder, report_data(name, plan.resolved(), found.results, seed), found.results):
+    if folder is not None:
+        data = report_data(name, plan.resolved(), found.results, seed, found.fault_words)
+        for file in write_report(folder, data, found.results):
             if not json:
                 typer.echo(f"written: {file}")
-    for fault in found.faults[1:]:
-        fail(str(fault))
-    if found.faults:
-        raise found.faults[0]
+    _raise_faults(found)
     if code := exit_code(found.results):
         raise typer.Exit(code)
+
+
+def _raise_faults(found: "Verification") -> None:
+    """Say what kept levels from running, each fault once with its levels. Raises SpecdecError for the first."""
+    said = [f"{levels}: {words}" for levels, words in found.fault_words.items()]
+    for words in said[1:]:
+        fail(words)
+    if said:
+        raise SpecdecError(said[0]) from next(iter(found.faults.values()))
 
 
 def _check_sizes(level: Chosen, budget: float | None, exact: dict[str, int | None], *, by_callable: bool) -> None:
@@ -124,18 +136,24 @@ def _verify_callable(
     budget: float | None,
     seed: int,
     progress: Callable[[Level], Progress],
-) -> Verification:
+) -> "Verification":
     """The level that the temperature calls for: near-ties at 0, the sampled one above."""
+    from specdec.losslessness.callable_proof import prove_callable
+    from specdec.losslessness.callables import find_callable
+    from specdec.losslessness.suite import Verification
+
     fitting = Level.SAMPLED if plan.spec.sampling.temperature else Level.RUNTIME
     if level not in (Chosen.EXACT, Chosen.ALL) and level.value != fitting.value:
-        wanted = "above 0, such as 1" if level is Chosen.SAMPLED else "0"
+        wanted = (
+            "--set sampling.temperature=1, or another above 0" if level is Chosen.SAMPLED else "--set sampling.temperature=0"
+        )
         possible = level in (Chosen.SAMPLED, Chosen.RUNTIME)
-        hint = f"it needs --set sampling.temperature={wanted}" if possible else "it looks into the decoder"
+        hint = f"it needs {wanted}" if possible else "it looks into the decoder"
         raise SpecError(f"--callable: level {level.value} cannot be run: {hint}; {fitting.value} would work")
     seconds = SECONDS[fitting] if budget is None else budget
     answering = find_callable(function)
     result = prove_callable(answering, plan, shop, seconds=seconds, seed=seed, progress=progress(fitting))
-    return Verification((result,), ())
+    return Verification((result,))
 
 
 @contextmanager
@@ -154,12 +172,12 @@ def _progress(name: str) -> Iterator[Callable[[Level], Progress]]:
         yield of_level
 
 
-def _print(name: str, plan: Plan, found: Verification, seed: int, level: Chosen, *, json: bool) -> None:
+def _print(name: str, plan: Plan, found: "Verification", seed: int, level: Chosen, *, json: bool) -> None:
     exact_only = level is Chosen.EXACT and all(result.level is Level.EXACT for result in found.results)
     if json and exact_only and found.results:
         print_json(dict(found.results[0].facts))
     elif json:
-        print_json(report_data(name, plan.resolved(), found.results, seed))
+        print_json(report_data(name, plan.resolved(), found.results, seed, found.fault_words))
     elif exact_only:
         for result in found.results:
             typer.echo("\n".join([f"{name}: {result.words}", *_lines(result)]))
@@ -169,6 +187,8 @@ def _print(name: str, plan: Plan, found: Verification, seed: int, level: Chosen,
 
 def _print_levels(name: str, plan: Plan, results: tuple[LevelResult, ...]) -> None:
     target = plan.parts[Kind.TARGET]
+    if not results:
+        return
     for result in results:
         typer.secho(f"{result.level.value} ({result.seconds:.0f} s)", bold=True)
         typer.echo("\n".join(_lines(result) or [f"  {result.words}"]))

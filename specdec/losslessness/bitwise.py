@@ -167,7 +167,9 @@ def _judged(plan: Plan, decoder: Decoder, compared: Compared, seconds: float, se
     elif not compared.tokens:
         outcome, words = Outcome.INCONCLUSIVE, "the context leaves no room for an answer"
     else:
-        outcome, words = Outcome.PROVED, f"bitwise (L4): all {compared.tokens:,} ids are plain decoding's"
+        seeded = type(decoder.verifier).name == "match"
+        level = "bitwise (L4)" if seeded else "bitwise at temperature 0 only (L4)"
+        outcome, words = Outcome.PROVED, f"{level}: all {compared.tokens:,} ids are plain decoding's"
     facts: dict[str, Any] = {
         "ids": compared.tokens,
         "answers": compared.answers,

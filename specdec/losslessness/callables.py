@@ -1,9 +1,11 @@
 """Decoders of others: any function from a prompt to ids, found by its name and guarded at every call."""
 
 import importlib
+import operator
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import redirect_stdout, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ def find_callable(name: str) -> Answering:
     try:
         with redirect_stdout(sys.stderr):
             found: Any = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise SpecError(f"--callable: module '{module_name}' cannot be imported: {type(error).__name__}: {error}") from error
     finally:
         if added:
@@ -45,13 +47,51 @@ def ask(answering: Answering, prompt: Sequence[int], count: int, seed: int, voca
     try:
         with redirect_stdout(sys.stderr):
             answer: Any = answering(list(prompt), count, seed)
-            ids = answer.tolist() if hasattr(answer, "tolist") else list(answer)
-    except Exception as error:
+            ids = [_plain(token) for token in (answer.tolist() if hasattr(answer, "tolist") else answer)]
+    except (Exception, SystemExit) as error:
         raise PluginError(f"callable '{name}' fails: {type(error).__name__}: {error}") from error
-    strangers = [token for token in ids if type(token) is not int or not 0 <= token < vocab_size]
+    strangers = [token for token in ids if type(token) is not int]
+    if strangers:
+        kind = type(strangers[0]).__name__
+        raise PluginError(f"callable '{name}' returned {strangers[0]!r}, of type {kind}; expected whole numbers, token ids")
+    strangers = [token for token in ids if not 0 <= token < vocab_size]
     if strangers:
         raise PluginError(f"callable '{name}' returned {strangers[0]!r}; expected ids below {vocab_size}")
     if len(ids) > count:
         longer = "the prompt comes with them; return the new ids only" if ids[: len(prompt)] == list(prompt) else "too many"
         raise PluginError(f"callable '{name}' returned {len(ids)} ids where {count} new ones were asked for: {longer}")
     return tuple(ids)
+
+
+def _plain(token: Any) -> Any:
+    """Any kind of whole number as an int; other things as they are."""
+    if not isinstance(token, bool):
+        with suppress(TypeError):
+            return operator.index(token)
+    return token
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The part of an answer that is judged: up to its first stop token.
+
+    stop_left_out: the text ended early and did not say by which stop token; a placeholder stands at its end.
+    """
+
+    tokens: tuple[int, ...]
+    stop_left_out: bool = False
+
+
+def judged_part(answer: tuple[int, ...], count: int, stop_ids: Collection[int]) -> Answered:
+    """What of an answer to a request for `count` ids is judged. Raises PluginError where it ended early and could not have."""
+    end = next((place for place, token in enumerate(answer) if token in stop_ids), None)
+    if end is not None:
+        return Answered(answer[: end + 1])
+    if len(answer) == count:
+        return Answered(answer)
+    if not stop_ids:
+        raise PluginError(
+            f"the callable returned {len(answer)} of {count} ids, and the target has no stop token that could have ended "
+            "the text"
+        )
+    return Answered((*answer, min(stop_ids)), stop_left_out=True)

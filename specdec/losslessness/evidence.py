@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 import numpy as np
 
@@ -9,6 +10,18 @@ from specdec.losslessness.curves import Curve
 from specdec.losslessness.eprocess import EProcess
 from specdec.losslessness.power import bound_along, bound_anywhere, visible_along, visible_anywhere
 from specdec.losslessness.statistics import FALSE_ALARM, ChiSquare, Floats, Test, chi_square, focused, holm, uniformity
+
+
+class Leaning(StrEnum):
+    """Where a fault is expected to lean, in words that end "towards ..."; its name goes into the names of figures."""
+
+    DRAFTER = "the drafter"
+    LIKELIER = "the likelier tokens"
+
+    @property
+    def key(self) -> str:
+        return f"towards_{self.name.lower()}"
+
 
 ALTERNATIVES = ("the drafter's law", "what the drafter lacks", "tokens that the drafter prefers", "the other tokens")
 
@@ -50,10 +63,13 @@ def bets(p: Floats, q: Floats | None) -> Bets:
 class Evidence:
     """What a run has shown so far. counts: by context that was visited often, tokens seen; laws: their probabilities.
 
-    impossible: tokens that the target can never emit.
+    leaning: where its bets lie. rest: whether the last column of `counts` stands for many tokens. impossible: tokens that the
+    target can never emit.
     """
 
     name: str
+    leaning: Leaning = Leaning.DRAFTER
+    rest: bool = False
     wealth: EProcess = field(default_factory=lambda: EProcess(ALTERNATIVES))
     uniforms: list[Floats] = field(default_factory=list)
     tokens: int = 0
@@ -81,7 +97,7 @@ class Evidence:
         if self.counts is None or self.laws is None:
             return ChiSquare()
         both = self.counts[0] + self.counts[1]
-        return sum((chi_square(seen, law) for seen, law in zip(both, self.laws, strict=True)), ChiSquare())
+        return sum((chi_square(seen, law, rest=self.rest) for seen, law in zip(both, self.laws, strict=True)), ChiSquare())
 
     @property
     def learned(self) -> tuple[float, float, int]:
@@ -108,7 +124,7 @@ class Evidence:
             found.append(Test("impossible tokens", 0.0, self.tokens, float(self.impossible)))
         if self.tokens:
             z, p_value = focused(self.hits, self.expected, self.variance)
-            found.append(Test("focused, towards the drafter", p_value, self.tokens, z))
+            found.append(Test(f"focused, towards {self.leaning}", p_value, self.tokens, z))
             found.append(Test("e-process", self.wealth.p_value, self.tokens, self.wealth.best))
         if self.uniforms:
             found += uniformity(np.concatenate(self.uniforms))
@@ -124,19 +140,25 @@ class Evidence:
         return [Test(f"{self.name}: {t.name}", t.p_value, t.samples, t.statistic) for t in found]
 
     def distances(self, num_tests: int) -> Mapping[str, float]:
-        """Total variations: what is left possible at 95 %, and the smallest that could be seen with power 0.9."""
+        """Total variations: what is left possible at 95 %, and the smallest that could be seen with power 0.9.
+
+        Those in any direction count what may hide within groups of tokens that were counted together.
+        """
         if not self.tokens:
             return {}
         alpha = FALSE_ALARM / max(num_tests, 1)
         error = np.sqrt(max(self.variance, 1e-12)) / self.tokens
         found = {
-            "towards_drafter_at_most": bound_along((self.hits - self.expected) / self.tokens, error),
-            "towards_drafter_visible": visible_along(error, alpha=alpha),
+            f"{self.leaning.key}_at_most": bound_along((self.hits - self.expected) / self.tokens, error),
+            f"{self.leaning.key}_visible": visible_along(error, alpha=alpha),
         }
         chi = self.chi
         if chi.freedom:
-            found["anywhere_at_most"] = bound_anywhere(chi.statistic, chi.freedom, chi.samples)
-            found["anywhere_visible"] = visible_anywhere(chi.freedom, chi.samples, alpha=alpha)
+            bound = bound_anywhere(chi.statistic, chi.freedom, chi.samples)
+            visible = visible_anywhere(chi.freedom, chi.samples, alpha=alpha)
+            found["anywhere_at_most"] = min(1.0, bound + chi.blind)
+            found["anywhere_visible"] = min(1.0, visible + chi.blind)
+            found["counted_together"] = chi.blind
         shift, _, count = self.learned
         if count:
             found["estimated_at_least"] = max(0.0, shift)

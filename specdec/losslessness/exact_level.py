@@ -104,7 +104,7 @@ def _drafter(proof: StrategyProof) -> str:
     if proof.own_drafter == "some":
         own = sum(i.own_drafter for i in proof.instances)
         return f"{name} itself in {own} proofs, a table in its place in {len(proof.instances) - own}"
-    return f"a TABLE in the place of {name}: {proof.because}"
+    return f"a TABLE in the place of {name}: {proof.because or 'refuted with it, before its own turn came'}"
 
 
 def _tau_words(proof: StrategyProof) -> str:

@@ -20,6 +20,10 @@ class Level(StrEnum):
     SAMPLED = "sampled"
 
 
+SECONDS = {Level.EXACT: 20.0, Level.BITWISE: 60.0, Level.RUNTIME: 60.0, Level.SAMPLED: 120.0}
+"""What each level gets unless a budget is given, which is then shared out in these proportions."""
+
+
 class Outcome(StrEnum):
     """MEASURED: a lossy strategy, whose distance was measured and which claims nothing."""
 

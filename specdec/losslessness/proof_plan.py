@@ -59,7 +59,8 @@ class Group:
     @property
     def words(self) -> str:
         """What it covers."""
-        limits = [_count(self.depth, "level")] if self.depth is not None else []
+        cut = self.depth is not None and (self.steps > 1 or self.levels >= self.depth)
+        limits = [_count(self.depth, "level")] if self.depth is not None and cut else []
         limits += [_count(self.nodes, "node")] if self.nodes is not None else []
         if limits:
             drafts = f"drafts CUT to {' and '.join(limits)}"

@@ -14,16 +14,22 @@ from specdec.errors import SpecError
 from specdec.losslessness.levels import LevelResult
 
 PACKAGES = ("specdec", "torch", "transformers", "numpy", "scipy")
+FILES = ("report.json", "report.md", "report.png")
 CPU_FILE = Path("/proc/cpuinfo")
 
 
 def report_folder(folder: Path) -> Path:
-    """The folder, made where it is missing. Raises SpecError for one that cannot be written to."""
+    """The folder, made where it is missing; an earlier report in it is taken away, so that it never speaks for a later run.
+
+    Raises SpecError for a folder that cannot be written to.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".writable"
         probe.write_text("")
         probe.unlink()
+        for name in FILES:
+            (folder / name).unlink(missing_ok=True)
     except OSError as error:
         raise SpecError(f"--report: '{folder}' cannot be written to: {error.strerror or error}") from error
     return folder
@@ -46,23 +52,25 @@ def surroundings() -> dict[str, Any]:
     }
 
 
-def report_data(name: str, spec: Mapping[str, Any], results: Sequence[LevelResult], seed: int) -> dict[str, Any]:
-    """Everything, as JSON data. spec: resolved."""
+def report_data(
+    name: str, spec: Mapping[str, Any], results: Sequence[LevelResult], seed: int, faults: Mapping[str, str]
+) -> dict[str, Any]:
+    """Everything, as JSON data. spec: resolved. faults: by level, why it could not be run."""
     levels = {result.level.value: result.plain() for result in results}
-    return {"strategy": name, "levels": levels, "seed": seed, "spec": dict(spec), **surroundings()}
+    return {"strategy": name, "levels": levels, "faults": dict(faults), "seed": seed, "spec": dict(spec), **surroundings()}
 
 
 def write_report(folder: Path, data: Mapping[str, Any], results: Sequence[LevelResult]) -> list[Path]:
     """report.json, report.md, and report.png where there is something to draw."""
     from specdec.losslessness.pictures import draw
 
-    files = [folder / "report.json", folder / "report.md"]
+    files = [folder / name for name in FILES[:2]]
     _write(files[0], (json.dumps(finite(data), indent=2, ensure_ascii=False) + "\n").encode())
     curves = [curve for result in results for curve in result.curves]
     picture = draw(curves, str(data["strategy"])) if curves else None
     _write(files[1], markdown(data, results, picture=picture is not None).encode())
     if picture is not None:
-        files.append(folder / "report.png")
+        files.append(folder / FILES[2])
         _write(files[2], picture)
     return files
 
@@ -72,6 +80,7 @@ def markdown(data: Mapping[str, Any], results: Sequence[LevelResult], *, picture
     machine, versions = data["machine"], data["versions"]
     lines = [f"# {data['strategy']}: verification", "", "| level | verdict | what was found | seconds |", "|---|---|---|---|"]
     lines += [f"| {r.level.value} | {r.outcome.value} | {_cell(r.words)} | {r.seconds:.0f} |" for r in results]
+    lines += [f"| {levels} | failed | {_cell(' '.join(words.split()))} | |" for levels, words in data["faults"].items()]
     for result in results:
         lines += ["", f"## {result.level.value}", ""]
         lines += [f"- {title.strip() or 'and'}: {words}" for title, words in result.lines]

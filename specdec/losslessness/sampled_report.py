@@ -6,7 +6,7 @@ import numpy as np
 
 from specdec.contracts import Guarantee
 from specdec.losslessness.curves import Curve
-from specdec.losslessness.evidence import Decision, Evidence, decide
+from specdec.losslessness.evidence import Decision, Evidence, Leaning, decide
 from specdec.losslessness.levels import Level, LevelResult, Outcome
 from specdec.losslessness.statistics import FALSE_ALARM
 from specdec.plugins import Kind
@@ -17,13 +17,16 @@ if TYPE_CHECKING:
 COARSE = 0.1
 """A run that could not have seen a leak of this total variation towards the drafter proves nothing."""
 
+COARSE_ANYWHERE = 0.25
+"""Nor does one of a decoder of which no drafter is known, if it could not have seen this much in the worst direction."""
+
 
 def judged(proof: "SampledProof") -> LevelResult:
     """The verdict on all runs together."""
     evidence, decision = proof.evidence, decide(proof.evidence)
     found = {part.name: part.distances(len(decision.tests)) for part in evidence}
     claims = proof.plan.parts[Kind.VERIFIER].declares.guarantee is Guarantee.LOSSLESS
-    outcome, words = verdict(decision, found, claims=claims)
+    outcome, words = verdict(decision, found, claims=claims, leaning=Leaning.DRAFTER)
     long = proof.long
     numeric = np.array(long.numeric or [0.0])
     lines = [
@@ -61,10 +64,10 @@ def judged(proof: "SampledProof") -> LevelResult:
     return LevelResult(Level.SAMPLED, outcome, words, tuple(lines), facts, curves(evidence, decision, found))
 
 
-def verdict(decision: Decision, found: dict[str, Any], *, claims: bool) -> tuple[Outcome, str]:
+def verdict(decision: Decision, found: dict[str, Any], *, claims: bool, leaning: Leaning) -> tuple[Outcome, str]:
     """The outcome and its words. found: total variations by part. claims: whether the strategy says that it is lossless."""
-    seen = [d["towards_drafter_visible"] for d in found.values() if d]
-    best = min(seen, default=1.0)
+    best = min((d[f"{leaning.key}_visible"] for d in found.values() if d), default=1.0)
+    anywhere = min((d.get("anywhere_visible", 1.0) for d in found.values() if d), default=1.0)
     if not claims:
         lowest = max((d.get("estimated_at_least", 0.0) for d in found.values()), default=0.0)
         return Outcome.MEASURED, f"lossy (L0), as it declares: TV about {lowest:.3g} a token, or more"
@@ -72,7 +75,12 @@ def verdict(decision: Decision, found: dict[str, Any], *, claims: bool) -> tuple
         names = "; ".join(f"{t.name} (p {t.p_value:.1e})" for t in sorted(decision.refuted_by, key=lambda t: t.p_value)[:2])
         return Outcome.REFUTED, f"the tokens do not follow p: {names}"
     if not decision.tests or best > COARSE:
-        return Outcome.INCONCLUSIVE, f"too few tokens: only a TV of {best:.2g} towards the drafter would have been seen"
+        return Outcome.INCONCLUSIVE, f"too few tokens: only a TV of {best:.2g} towards {leaning} would have been seen"
+    if leaning is not Leaning.DRAFTER and anywhere > COARSE_ANYWHERE:
+        return Outcome.INCONCLUSIVE, (
+            f"nothing speaks against p, but no drafter is known to which a fault would lean, and in another direction one of "
+            f"TV {anywhere:.2g} might not have been seen; more budget, or a cut such as top_p, would show more"
+        )
     return Outcome.PROVED, "law up to numerics (L1), as far as these tokens can tell"
 
 
@@ -84,11 +92,13 @@ def statements(decision: Decision, found: dict[str, Any]) -> list[tuple[str, str
     for name, distance in found.items():
         if not distance:
             continue
-        words = f"TV <= {distance['towards_drafter_at_most']:.2g} at 95 % towards the drafter"
+        leaning = next(one for one in Leaning if f"{one.key}_visible" in distance)
+        words = f"TV <= {distance[f'{leaning.key}_at_most']:.2g} at 95 % towards {leaning}"
         if "anywhere_at_most" in distance:
             words += f", <= {distance['anywhere_at_most']:.2g} in any direction"
+            words += f" (of it {distance['counted_together']:.2g} for rare tokens that were counted together)"
         lines.append((f"{name}", words))
-        words = f"TV {distance['towards_drafter_visible']:.2g} towards the drafter"
+        words = f"TV {distance[f'{leaning.key}_visible']:.2g} towards {leaning}"
         if "anywhere_visible" in distance:
             words += f", {distance['anywhere_visible']:.2g} in the worst direction"
         lines.append(("  could see", f"{words} (power 0.9)"))

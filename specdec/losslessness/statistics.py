@@ -29,13 +29,17 @@ class Test:
 
 @dataclass(frozen=True, slots=True)
 class ChiSquare:
-    """Pearson's statistic, summed over independent multinomials, with its exact mean and variance under the known law."""
+    """Pearson's statistic, summed over independent multinomials, with its exact mean and variance under the known law.
+
+    lumped: tokens expected in groups of several cells, within which nothing is seen.
+    """
 
     statistic: float = 0.0
     cells: int = 0
     freedom: int = 0
     variance: float = 0.0
     samples: int = 0
+    lumped: float = 0.0
 
     def __add__(self, other: "ChiSquare") -> "ChiSquare":
         return ChiSquare(
@@ -44,7 +48,13 @@ class ChiSquare:
             self.freedom + other.freedom,
             self.variance + other.variance,
             self.samples + other.samples,
+            self.lumped + other.lumped,
         )
+
+    @property
+    def blind(self) -> float:
+        """The share of the law that lies in such groups: a total variation of so much within them would not be seen."""
+        return self.lumped / self.samples if self.samples else 1.0
 
     @property
     def p_value(self) -> float:
@@ -66,14 +76,14 @@ def focused(hits: float, expected: float, variance: float) -> tuple[float, float
     return z, float(2 * stats.norm.sf(abs(z)))
 
 
-def chi_square(observed: Floats, probs: Floats, *, least: float = LEAST_EXPECTED) -> ChiSquare:
+def chi_square(observed: Floats, probs: Floats, *, least: float = LEAST_EXPECTED, rest: bool = False) -> ChiSquare:
     """One multinomial against its law; cells that expect fewer than `least` tokens are pooled. observed, probs: [cells].
 
-    A token of a cell with probability 0 makes the statistic infinite.
+    rest: whether the last cell stands for many tokens. A token of a cell with probability 0 makes the statistic infinite.
     """
     total = float(observed.sum())
     if total and float(observed[probs <= 0].sum()):
-        return ChiSquare(math.inf, len(probs), 1, 1.0, int(total))
+        return ChiSquare(math.inf, len(probs), 1, 1.0, int(total), 0.0)
     keep = pooled(probs * total, least=least)
     if keep is None:
         return ChiSquare()
@@ -84,7 +94,8 @@ def chi_square(observed: Floats, probs: Floats, *, least: float = LEAST_EXPECTED
     statistic = float(((seen - expected) ** 2 / expected).sum())
     freedom = groups - 1
     variance = 2 * freedom + (float((1 / law).sum()) - groups**2 - 2 * groups + 2) / total
-    return ChiSquare(statistic, groups, freedom, max(variance, 1e-9), int(total))
+    members = np.bincount(keep, probs > 0, groups) + (np.arange(groups) == keep[-1]) * (rest and probs[-1] > 0)
+    return ChiSquare(statistic, groups, freedom, max(variance, 1e-9), int(total), total * float(law[members > 1].sum()))
 
 
 def pooled(expected: Floats, *, least: float = LEAST_EXPECTED) -> NDArray[np.int64] | None:

@@ -1,18 +1,15 @@
 """All levels of a verification, one after another, each with its share of the time."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from specdec.checks import Plan, Workshop
 from specdec.errors import SpecdecError
 from specdec.losslessness.bitwise import prove_bitwise
 from specdec.losslessness.exact_level import prove_exact
-from specdec.losslessness.levels import Level, LevelResult, Progress
+from specdec.losslessness.levels import SECONDS, Level, LevelResult, Progress
 from specdec.losslessness.runtime import prove_runtime
 from specdec.losslessness.sampled import prove_sampled
-
-SECONDS = {Level.EXACT: 20.0, Level.BITWISE: 60.0, Level.RUNTIME: 60.0, Level.SAMPLED: 120.0}
-"""What each level gets unless a budget is given, which is then shared out in these proportions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +32,29 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The results of the levels that ran, and the fault of each that could not."""
+    """The results of the levels that ran, and by level the fault of each that could not."""
 
     results: tuple[LevelResult, ...]
-    faults: tuple[SpecdecError, ...]
+    faults: Mapping[Level, SpecdecError] = field(default_factory=dict)
+
+    @property
+    def fault_words(self) -> dict[str, str]:
+        """By the levels that it kept from running, each fault once."""
+        levels: dict[str, list[str]] = {}
+        for level, fault in self.faults.items():
+            levels.setdefault(str(fault), []).append(level.value)
+        return {", ".join(names): words for words, names in levels.items()}
 
 
 def verify_strategy(plan: Plan, shop: Workshop, wanted: Wanted, progress: Callable[[Level], Progress]) -> Verification:
     """Run the levels; a part that fails in one of them does not keep the others from running."""
-    results, faults = list[LevelResult](), list[SpecdecError]()
+    results, faults = list[LevelResult](), dict[Level, SpecdecError]()
     for level in wanted.levels:
         try:
             results.append(_run(level, plan, shop, wanted, progress(level)))
         except SpecdecError as error:
-            faults.append(error)
-    return Verification(tuple(results), tuple(faults))
+            faults[level] = error
+    return Verification(tuple(results), faults)
 
 
 def _run(level: Level, plan: Plan, shop: Workshop, wanted: Wanted, progress: Progress) -> LevelResult:

@@ -41,7 +41,8 @@ def check_builder(cls: type[TreeBuilder], options: Mapping[str, Any] | PartOptio
     """Enumerate its drafts and, under every shipped verifier that fits, the output law. Raises CheckFailed."""
     report = Checked(part_name(Kind.TREE, cls))
     part = opened(Kind.TREE, cls, options, report)
-    fitting = [rule for rule in RULES if not misfit(_decoder(part, rule, models_of(SMALL, 1)[0]).declared)]
+    with report.law("it can be built"):
+        fitting = [rule for rule in RULES if not misfit(_decoder(part, rule, models_of(SMALL, 1)[0]).declared)]
     if not fitting:
         raise CheckFailed(f"{report.part}: no verifier fits its declaration {part.declares}")
     for model in _models():

@@ -40,6 +40,8 @@ def _options(cls: type[PartOptions], given: Mapping[str, Any] | PartOptions | No
         if not isinstance(given, cls):
             raise CheckFailed(f"got options of type {type(given).__name__}; it takes {cls.__name__}")
         return given
+    if given is not None and not isinstance(given, Mapping):
+        raise CheckFailed(f"got {given!r}; expected a mapping of options, or an instance of {cls.__name__}")
     try:
         return cls.model_validate(dict(given or {}))
     except ValidationError as error:

@@ -15,7 +15,7 @@ from specdec.drafters.tabular import Tabular as TabularDrafter
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.growth import Declared
 from specdec.interfaces import BuildTools, Drafter, PartOptions, Target, TreeBuilder, Verifier
-from specdec.losslessness.enumeration import prove_run, prove_step, run_leaves, step_size
+from specdec.losslessness.enumeration import Size, prove_run, prove_step, run_leaves, step_size
 from specdec.losslessness.exact import ExactProof
 from specdec.losslessness.guards import with_smaller_drafts
 from specdec.losslessness.proof_plan import CUTS
@@ -72,6 +72,12 @@ PARTNERS = (
     Partner(Dynamic, DynamicOptions(width=2, depth=3, nodes=5), DEEP),
     Partner(Coupled, CoupledOptions(widths=(1, 1)), DEEP),
     Partner(Coupled, CoupledOptions(widths=(2,)), WIDE),
+    Partner(Chain, ChainOptions(length=6), SMALL),
+    Partner(Chain, ChainOptions(length=5, draw="sampled"), SMALL),
+    Partner(Fixed, FixedOptions(widths=(4, 2, 1)), WIDE),
+    Partner(Sampled, SampledOptions(widths=(2, 2, 2)), SMALL),
+    Partner(Sampled, SampledOptions(widths=(2, 2), replacement=True), SMALL),
+    Partner(Coupled, CoupledOptions(widths=(1, 1, 1, 1, 1)), SMALL),
 )
 
 
@@ -115,9 +121,11 @@ def misfit(declared: Declared) -> bool:
 
 def prove_steps(decoder: Decoder, model: StandIn, words: str, report: Checked, *, lossless: bool = True) -> ExactProof | None:
     """One step on a stand-in, its drafts cut to what can be enumerated; None where nothing can be. Raises CheckFailed."""
-    smaller = enumerable(decoder, model.prefix)
-    if smaller is None:
+    found = _fitted(decoder, model.prefix)
+    if found is None:
         return None
+    smaller, size = found
+    report.levels, report.nodes = max(report.levels, size.depth), max(report.nodes, size.nodes)
     return _judged(prove_step(smaller, model.prefix, depth=None), model, words, report, lossless)
 
 
@@ -134,11 +142,16 @@ def prove_loop(decoder: Decoder, model: StandIn, words: str, report: Checked, *,
 
 def enumerable(decoder: Decoder, prefix: tuple[int, ...]) -> Decoder | None:
     """The decoder with drafts cut to what can be enumerated; None where even one node cannot be."""
+    found = _fitted(decoder, prefix)
+    return None if found is None else found[0]
+
+
+def _fitted(decoder: Decoder, prefix: tuple[int, ...]) -> tuple[Decoder, Size] | None:
     for depth, nodes in CUTS:
         smaller = with_smaller_drafts(decoder, depth=depth, nodes=nodes)
         size = step_size(smaller, prefix, depth=None, probes=8)
         if size.leaves + 2 * size.drafts <= MOST_LEAVES:
-            return smaller
+            return smaller, size
     return None
 
 

@@ -45,6 +45,7 @@ def test_tokens_of_p_are_not_refuted_and_their_distances_are_small():
     distances = evidence.distances(len(decision.tests))
     assert distances["towards_drafter_at_most"] < 0.02
     assert distances["anywhere_at_most"] < 0.02
+    assert distances["counted_together"] == 0
     assert distances["towards_drafter_visible"] == pytest.approx(6.6 * (0.2 * 0.8 / 20000) ** 0.5, rel=0.05)
 
 

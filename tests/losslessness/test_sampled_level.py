@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from specdec.compose import build, check, read, workshop
-from specdec.losslessness.evidence import Decision
+from specdec.losslessness.evidence import Decision, Leaning
 from specdec.losslessness.levels import Outcome
 from specdec.losslessness.long_runs import LongRuns
 from specdec.losslessness.overhearing import Notes, overheard
@@ -99,7 +99,23 @@ def test_a_target_of_stop_tokens_only_has_prompts_too(on_table, planted):
 def test_the_verdict_needs_a_test_that_could_have_seen_something(p_value, visible, claims, outcome):
     decision = Decision((OneTest("t", p_value, 100, 0.0),), (p_value,))
     found = {"run": {"towards_drafter_visible": visible, "estimated_at_least": 0.2}}
-    assert verdict(decision, found, claims=claims)[0] is outcome
+    assert verdict(decision, found, claims=claims, leaning=Leaning.DRAFTER)[0] is outcome
+
+
+@pytest.mark.parametrize(
+    ("anywhere", "outcome"),
+    [
+        ({}, Outcome.INCONCLUSIVE),
+        ({"anywhere_visible": 0.5}, Outcome.INCONCLUSIVE),
+        ({"anywhere_visible": 0.2}, Outcome.PROVED),
+    ],
+)
+def test_without_a_drafter_to_lean_to_every_direction_must_have_been_looked_at(anywhere, outcome):
+    decision = Decision((OneTest("t", 0.5, 100, 0.0),), (0.5,))
+    found = {"answers": {"towards_likelier_visible": 0.01, **anywhere}}
+    result, words = verdict(decision, found, claims=True, leaning=Leaning.LIKELIER)
+    assert result is outcome
+    assert (outcome is Outcome.PROVED) != ("no drafter is known" in words)
 
 
 @pytest.mark.slow

@@ -85,3 +85,28 @@ def test_holm_rejects_what_the_step_down_procedure_rejects(p_values):
                 break
             rejected.add(index)
         assert {i for i, p in enumerate(adjusted) if p < alpha} == rejected
+
+
+def test_what_lies_in_groups_of_several_tokens_is_said_to_be_out_of_sight():
+    law = np.array([0.5, 0.45, 0.03, 0.02])
+    found = chi_square(np.array([50.0, 45, 3, 2]), law)
+    assert (found.cells, found.blind) == (3, pytest.approx(0.05))
+    assert (found + found).blind == pytest.approx(0.05)
+    assert chi_square(np.array([500.0, 450, 30, 20]), law).blind == 0
+    assert chi_square(np.array([500.0, 450, 30, 20]), law, rest=True).blind == pytest.approx(0.02)
+
+
+def test_a_cell_that_cannot_occur_hides_nothing():
+    assert chi_square(np.array([60.0, 40.0, 0.0]), np.array([0.6, 0.4, 0.0]), rest=True).blind == 0
+
+
+@given(weights, st.integers(60, 400), st.randoms(use_true_random=False))
+def test_a_law_is_no_farther_off_than_its_groups_and_what_they_hide(row, total, random):
+    law = np.array(row) / sum(row)
+    other = np.array([0.01 + random.random() for _ in row])
+    other /= other.sum()
+    groups = pooled(law * total)
+    if groups is None:
+        return
+    apart = np.abs(np.bincount(groups, law) - np.bincount(groups, other)).sum() / 2
+    assert np.abs(law - other).sum() / 2 <= apart + chi_square(law * total, law).blind + 1e-9
