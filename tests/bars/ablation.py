@@ -35,6 +35,7 @@ from specdec.training.validation import Borrowed, chain_acceptance
 LAYERS = (2, 15, 27)
 CHAT, OWN = "chat", "own"
 ANSWER_TOKENS = 128
+BATCH = 10
 
 HEADS: dict[str, tuple[str, dict[str, Any]]] = {
     "shifted": (CHAT, {}),
@@ -171,9 +172,11 @@ def decode(options, target, questions: list[str], name: str, tree: str, temperat
     spec |= {"drafter": {"use": "eagle3" if "eagle3" in name else "eagle", "head": str(folder_of(options, name) / "head")}}
     decoder = specdec.load({**spec, "sampling": {"temperature": temperature}}, target=target)
     counts = []
-    for seed, question in enumerate(questions):
-        (made,) = decoder.generate([[{"role": "user", "content": question}]], max_new_tokens=ANSWER_TOKENS, seed=seed)
-        counts.append({"cycles": len(made.records), "committed": sum(record.committed for record in made.records)})
+    for begin in range(0, len(questions), BATCH):
+        some = [[{"role": "user", "content": question}] for question in questions[begin : begin + BATCH]]
+        seeds = list(range(begin, begin + len(some)))
+        for made in decoder.generate(some, max_new_tokens=ANSWER_TOKENS, seed=seeds):
+            counts.append({"cycles": len(made.records), "committed": sum(record.committed for record in made.records)})
     return {"prompts": counts}
 
 
