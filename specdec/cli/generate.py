@@ -1,7 +1,7 @@
 """`generate`: answer a prompt, stream it, and say what speculation gained."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,8 +12,8 @@ from specdec.cli.comparison import Comparison, compare
 from specdec.cli.terminal import Json, Settings, Strategy, TargetModel, fail, guarded, print_json
 from specdec.compose import Plan, build, planned, workshop
 from specdec.contracts import Draw, Guarantee
-from specdec.decoder import Decoder
-from specdec.errors import SpecError, TargetMismatch
+from specdec.decoder import Decoder, StreamEvent
+from specdec.errors import SpecdecError, SpecError, TargetMismatch
 from specdec.interfaces import TextCodec
 from specdec.noise import request_key
 from specdec.prompts import encode
@@ -138,7 +138,7 @@ def _stream(decoder: Decoder, ids: Sequence[int], options: dict[str, Any], *, qu
     codec = decoder.target.codec
     pen = None if quiet or codec is None else Detokenizer(codec)
     written = 0
-    for event in decoder.stream(list(ids), **options):
+    for event in _ended_lines(decoder.stream(list(ids), **options), quiet=quiet):
         for token, source in zip(event.tokens, event.sources, strict=True):
             if pen is None:
                 if not quiet:
@@ -155,6 +155,19 @@ def _stream(decoder: Decoder, ids: Sequence[int], options: dict[str, Any], *, qu
                 typer.echo()
             return event.generation
     raise SpecError("the stream ended without an answer")
+
+
+def _ended_lines(events: Iterator[StreamEvent], *, quiet: bool) -> Iterator[StreamEvent]:
+    """The events; where they break off, the line that was begun is ended before the fault is told."""
+    begun = False
+    try:
+        for event in events:
+            yield event
+            begun = True
+    except SpecdecError:
+        if begun and not quiet:
+            typer.echo()
+        raise
 
 
 def guarantee_words(decoder: Decoder) -> str:
@@ -175,7 +188,7 @@ def _summary(decoder: Decoder, generation: Generation) -> str:
     return " · ".join(
         [
             f"{decoder.name}: tau {generation.tau:.2f}" if generation.records else f"{decoder.name}: no step",
-            f"{len(generation.tokens)} tokens ({drafts} drafted) in {generation.seconds:.2f} s",
+            f"{len(generation.tokens)} tokens, {drafts} of them drafted, in {generation.seconds:.2f} s",
             f"{generation.tokens_per_second:.1f} tokens/s",
             guarantee_words(decoder),
         ]

@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 from specdec.cli import app
 from specdec.cli.comparison import first_difference
 from specdec.compose import load
+from specdec.decoder import Decoder
+from specdec.errors import NumericsError
 
 SPEC = """\
 name: letters
@@ -269,6 +271,20 @@ def test_a_fault_shows_its_traceback_when_it_is_asked_for(letters, monkeypatch):
     result = run(letters, "xyz")
     assert result.exit_code == 2
     assert "Traceback" in result.stderr
+
+
+def test_a_fault_in_the_middle_of_an_answer_is_told_on_a_line_of_its_own(letters, monkeypatch):
+    whole = Decoder.stream
+
+    def broken(decoder, *arguments, **options):
+        yield next(whole(decoder, *arguments, **options))
+        raise NumericsError("no such luck")
+
+    monkeypatch.setattr(Decoder, "stream", broken)
+    result = run(letters, "abab")
+    assert result.exit_code == 2
+    assert result.stdout.endswith("\n")
+    assert result.stderr == "specdec: no such luck\n"
 
 
 def test_a_prompt_on_stdin_that_is_no_text_exits_two(letters):
