@@ -114,4 +114,5 @@ def ask(
     for done in invent(decoder, count, output, max_new_tokens=max_new_tokens, batch=batch, seed=seed):
         typer.echo(f"{done} of {count}")
     if not done:
-        typer.echo(f"{output} has {count} questions already")
+        has = sum(1 for line in output.read_bytes().splitlines() if line)
+        typer.echo(f"{output} has {has} questions already" + (f", more than the {count} wanted" if has > count else ""))
