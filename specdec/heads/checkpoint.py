@@ -3,10 +3,9 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from pickle import UnpicklingError
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
 from specdec.errors import CheckpointError
@@ -82,13 +81,12 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
         for path in files:
             with safe_open(path, framework="pt") as opened:
                 tensors |= {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - not a mapping
-        if not files and pickled.is_file():
-            loaded = torch.load(pickled, map_location="cpu", weights_only=True)
-            if not isinstance(loaded, Mapping) or not all(isinstance(t, Tensor) for t in loaded.values()):
-                raise CheckpointError(f"{pickled}: got no mapping of names to tensors")
-            tensors |= loaded
-    except (OSError, SafetensorError, UnpicklingError, RuntimeError, EOFError) as error:
+        loaded = torch.load(pickled, map_location="cpu", weights_only=True) if not files and pickled.is_file() else {}
+    except Exception as error:  # torch's reader raises whatever bytes that are not its own lead to
         raise CheckpointError(f"{folder}: the weights cannot be read: {error}") from error
+    if not isinstance(loaded, Mapping) or not all(isinstance(t, Tensor) for t in loaded.values()):
+        raise CheckpointError(f"{pickled}: got no mapping of names to tensors")
+    tensors |= loaded
     if not tensors:
         raise CheckpointError(f"{folder}: there are no weights; model.safetensors or pytorch_model.bin would work")
     return tensors

@@ -11,7 +11,8 @@ from specdec.distributions import Sampling
 from specdec.errors import SpecError
 from specdec.records import Generation
 from specdec.training.conversations import Messages
-from specdec.training.own_lines import appending, check_target, known_lines, target_name
+from specdec.training.identity import target_name
+from specdec.training.own_lines import appending, check_target, known_lines
 
 START = b'{"messages": '
 """How every line of answers begins."""

@@ -9,7 +9,8 @@ from specdec.decoder import Decoder
 from specdec.distributions import Sampling
 from specdec.errors import SpecError, TargetMismatch
 from specdec.interfaces import TextCodec
-from specdec.training.own_lines import appending, check_target, known_lines, target_name
+from specdec.training.identity import target_name
+from specdec.training.own_lines import appending, check_target, known_lines
 
 START = b'{"messages": '
 PROBES = ("0", "a", "The", "?")

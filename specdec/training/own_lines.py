@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from specdec.errors import SpecError
+from specdec.training.identity import same_target
 
 Check = Callable[[Any, str, int], None]
 """Raises SpecError for a record, named by where it is, that is not what this call would write at this place (from 0)."""
-
-BITWISE = ", bitwise at width "
-"""What a target's description says beyond which target it is."""
 
 
 def known_lines(path: Path, start: bytes, check: Check) -> list[Any]:
@@ -37,21 +35,6 @@ def known_lines(path: Path, start: bytes, check: Check) -> list[Any]:
             with path.open("ab") as file:
                 file.write(b"\n")
     return records
-
-
-def target_name(description: str) -> str:
-    """Which target answers, as lines keep it: the same in every dtype, on every device and in bitwise mode."""
-    return description.partition(BITWISE)[0]
-
-
-def same_target(before: str, now: str) -> bool:
-    """Whether two names are of one target: the same text, two paths of one folder, or a folder that was moved."""
-    if before == now:
-        return True
-    old, new = Path(before).expanduser(), Path(now).expanduser()
-    if not new.is_dir():
-        return False
-    return old.samefile(new) if old.exists() else old.name == new.resolve().name
 
 
 def check_target(record: Any, where: str, now: str) -> None:
