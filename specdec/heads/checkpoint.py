@@ -57,6 +57,7 @@ def read_head(
         raise CheckpointError(f"{folder}: not an EAGLE head: its weights have no fc.weight")
     if config.kind == "eagle3":
         tensors = {_renamed(name): tensor for name, tensor in tensors.items()}
+    _check_numbers(folder, {name: tensor for name, tensor in tensors.items() if name not in MAPS})
     maps = {name: tensors.pop(name) for name in MAPS if name in tensors}
     cast = {name: tensor.to(device=device, dtype=dtype or tensor.dtype) for name, tensor in tensors.items()}
     embedding = cast.pop(EMBEDDING, None)
@@ -90,6 +91,16 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
     if not tensors:
         raise CheckpointError(f"{folder}: there are no weights; model.safetensors or pytorch_model.bin would work")
     return tensors
+
+
+def _check_numbers(folder: Path, weights: Mapping[str, Tensor]) -> None:
+    """Raise CheckpointError for weights that are whole numbers, NaN or infinite, with all names."""
+    whole = sorted(name for name, tensor in weights.items() if not tensor.is_floating_point())
+    if whole:
+        raise CheckpointError(f"{folder}: the weights are no floating-point numbers: {', '.join(whole)}")
+    broken = sorted(name for name, tensor in weights.items() if not bool(torch.isfinite(tensor.float()).all()))
+    if broken:
+        raise CheckpointError(f"{folder}: the weights have NaN or infinity: {', '.join(broken)}")
 
 
 def _renamed(name: str) -> str:
