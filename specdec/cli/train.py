@@ -81,11 +81,15 @@ def answer(
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
     """Prints progress after each batch."""
+    from specdec.distributions import Sampling
+    from specdec.explain import faults
     from specdec.training.conversations import read_messages
     from specdec.training.distill import DistillPlan, distill, questions_of
 
     if not isfinite(temperature):
         raise SpecError(f"--temperature: got {temperature}, expected a finite number")
+    for fault in faults(Sampling, {"temperature": temperature}).values():
+        raise SpecError(f"--temperature: {fault}")
     keep_inputs(output, [questions])
     asked = questions_of(read_messages(questions, answered=False))
     if not asked:

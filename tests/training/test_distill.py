@@ -150,7 +150,9 @@ def test_answers_that_cannot_be_written_are_refused(decoder, tmp_path):
 def test_the_command_refuses_an_endless_temperature_and_a_file_without_questions(tmp_path):
     path = tmp_path / "none.jsonl"
     path.write_text("")
-    for words, said in (["--temperature", "inf"], "expected a finite number"), ([], "no questions in it"):
+    cases = (["--temperature", "inf"], "expected a finite number"), ([], "no questions in it")
+    tiny = ["--temperature", "1e-320"], "--temperature: got 9.99989e-321, expected 0, which is greedy, or at least 1e-06"
+    for words, said in (*cases, tiny):
         result = CliRunner().invoke(app, ["data", "distill", str(path), str(tmp_path / "own.jsonl"), *words])
         assert result.exit_code == 2
         assert said in result.stderr
