@@ -36,13 +36,14 @@ def _token_id(value: Any, info: ValidationInfo) -> Any:
     return value
 
 
-def _is_usable(temperature: float | None) -> float | None:
-    if temperature and temperature < LEAST_TEMPERATURE:
+def _is_usable(temperature: float) -> float:
+    if 0 < temperature < LEAST_TEMPERATURE:
         raise ValueError(f"got {temperature:g}, expected 0, which is greedy, or at least {LEAST_TEMPERATURE:g}")
     return temperature
 
 
 TokenId: TypeAlias = Annotated[int, BeforeValidator(_token_id)]
+Temperature: TypeAlias = Annotated[float, Field(ge=0, strict=True), AfterValidator(_is_usable)]
 Bias: TypeAlias = Annotated[float, Field(strict=True)]
 
 
@@ -51,11 +52,7 @@ class Cuts(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    temperature: Annotated[
-        float | None,
-        Field(ge=0, strict=True, description="0 is greedy; unset: 1 if any cut is given, else 0"),
-        AfterValidator(_is_usable),
-    ] = None
+    temperature: Annotated[Temperature | None, Field(description="0 is greedy; unset: 1 if any cut is given, else 0")] = None
     top_k: Annotated[
         int | None, Field(ge=1, strict=True, description="keep the k likeliest tokens, and those tied with the last")
     ] = None

@@ -17,7 +17,7 @@ class Distributions:
     """A drafter's answer: unwarped logits for each frontier node.
 
     logits: [frontier, draft_vocab]. target_ids: [draft_vocab] the target id of each column; None: column i is target id i
-    (there may be fewer columns than the target has ids, never more). made_by: whose weights gave them, where messages are to say.
+    (there may be fewer columns than the target has ids, never more). made_by: whose weights gave them, for messages.
     """
 
     logits: Tensor
@@ -27,7 +27,9 @@ class Distributions:
 
     def unusable(self) -> NumericsError:
         """What to raise for NaN or infinite logits."""
-        return NumericsError("a row of draft logits has NaN or infinity" + (f": {self.made_by} gave it" if self.made_by else ""))
+        return NumericsError(
+            "a row of draft logits has NaN or infinity" + (f": {self.made_by} gave it" if self.made_by else "")
+        )
 
     def top(self, count: int) -> tuple[list[list[int]], list[list[float]]]:
         """Per frontier node, the `count` likeliest target ids, best first, and their log-probabilities.

@@ -51,7 +51,9 @@ def train(
         run = trainer(plan, report)
         run.on_step = lambda: bar.update(task, description=f"step {run.step}", completed=run.progress)
         if run.progress >= 1.0:
-            bar.console.print(f"nothing is left to do: {run.spent}; a larger budget would go on", highlight=False, soft_wrap=True)
+            bar.console.print(
+                f"nothing is left to do: {run.spent}; a larger budget would go on", highlight=False, soft_wrap=True
+            )
         run.run()
 
 

@@ -70,7 +70,8 @@ def head_sizes(spec: HeadSpec, target: Any) -> HeadConfig:
         "hidden_size": target.hidden_size,
         "intermediate_size": spec.intermediate_size or _first(target, INTERMEDIATE, int, 4 * target.hidden_size),
         "num_attention_heads": spec.num_attention_heads or heads,
-        "num_key_value_heads": spec.num_key_value_heads or _first(target, KEY_VALUE_HEADS, int, spec.num_attention_heads or heads),
+        "num_key_value_heads": spec.num_key_value_heads
+        or _first(target, KEY_VALUE_HEADS, int, spec.num_attention_heads or heads),
         "head_dim": _first(target, ("head_dim",), int, target.hidden_size // heads),
         "vocab_size": target.vocab_size,
         "draft_vocab_size": spec.draft_vocab_size,

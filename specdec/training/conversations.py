@@ -37,9 +37,7 @@ def read_messages(path: Path, *, temperature: float | None = None, answered: boo
     return (messages for _, messages in numbered_messages(path, temperature=temperature, answered=answered))
 
 
-def numbered_messages(
-    path: Path, *, temperature: float | None = None, answered: bool = True
-) -> Iterator[tuple[str, Messages]]:
+def numbered_messages(path: Path, *, temperature: float | None = None, answered: bool = True) -> Iterator[tuple[str, Messages]]:
     """As `read_messages`, each with where it stands (`FILE:LINE`)."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")

@@ -16,7 +16,7 @@ from specdec.training.loop import Trainer
 from specdec.training.spec import TrainingSpec
 
 FIXED = ("seed", "tokens_per_batch")
-"""Beside target, head and optimiser: with others, the checkpoint's weights and its place in the data would mean something else."""
+"""Beside target, head and optimiser: with others, the weights and their place in the data would mean something else."""
 
 KEPT = ("head", "optimizers", "counters", "epoch_shards", "draft_ids")
 """What every checkpoint holds."""
@@ -54,7 +54,9 @@ def head_as_left(spec: TrainingSpec, state: dict[str, Any]) -> EagleHead | Eagle
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read, and the run cannot go on without it: {error}; {ANEW}") from error
     before = state.get("config")
-    changed = [] if before is None else [key for key, value in config.model_dump(mode="json").items() if before.get(key) != value]
+    changed = (
+        [] if before is None else [key for key, value in config.model_dump(mode="json").items() if before.get(key) != value]
+    )
     if changed:
         raise CheckpointError(f"{path} is not of the head in checkpoint.pt: {', '.join(changed)} differ; {ANEW}")
     head = EagleHead3(config) if config.layers else EagleHead(config)

@@ -71,7 +71,9 @@ def _target(spec: TrainingSpec) -> tuple[ModelCall, Any]:
     tokenizer = load_tokenizer(folder, **trust)
     if tokenizer is None:
         raise TargetMismatch(f"'{folder}' comes without a tokenizer, so that conversations cannot be read")
-    return ModelCall(load_model(folder, dtype=target.dtype, device=target.device, attention=target.attention, **trust)), tokenizer
+    return ModelCall(
+        load_model(folder, dtype=target.dtype, device=target.device, attention=target.attention, **trust)
+    ), tokenizer
 
 
 def _prepare(store: FeatureStore, spec: TrainingSpec, report: Report, together: Processes) -> FeatureSet:

@@ -52,7 +52,9 @@ class DataSpec(Section):
     held_out_at_most: Annotated[int, Field(ge=1, description="conversations of a source")] = 100
     tokens_per_shard: Annotated[int, Field(ge=1)] = 25000
     top_k: Annotated[int, Field(ge=1, description="logits kept as soft labels")] = 32
-    keep_layers: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(description="layers whose inputs are kept too, for EAGLE-3")] = ()
+    keep_layers: Annotated[
+        tuple[Annotated[int, Field(ge=0)], ...], Field(description="layers whose inputs are kept too, for EAGLE-3")
+    ] = ()
     first_tokens: Annotated[int | None, Field(ge=1, description="features before the first step; null: all")] = None
     tokens_per_epoch: Annotated[int, Field(ge=0, description="features added before each later epoch")] = 0
 

@@ -88,9 +88,7 @@ class FeatureStore:
         name = self.data.validate_on
         held = [c for shard in self._planned[f"{name}-held"] for c in shard.conversations]
         if not held:
-            raise SpecError(
-                f"no conversation of '{name}' is held out; more of them or a larger data.held_out_share would work"
-            )
+            raise SpecError(f"no conversation of '{name}' is held out; more of them or a larger data.held_out_share would work")
         if not any(any(c.spoken) for c in held):
             raise SpecError(
                 f"data.sources.{name}.max_tokens: {self.data.sources[name].max_tokens} cuts all {len(held)} held-out "

@@ -116,7 +116,9 @@ def test_an_eagle_head_of_ones_own_is_told_from_an_eagle3_head_whatever_layers_a
 
 def model_folder(path, **changes):
     path.mkdir()
-    (path / "config.json").write_text(LlamaConfig(**{**COMMON, "num_hidden_layers": 3, **changes}).to_json_string(use_diff=False))
+    (path / "config.json").write_text(
+        LlamaConfig(**{**COMMON, "num_hidden_layers": 3, **changes}).to_json_string(use_diff=False)
+    )
     return str(path)
 
 
@@ -126,7 +128,9 @@ def test_the_template_takes_any_head_whose_config_names_its_layers(folder, tmp_p
     plan = check(read("own-model-eagle3", shop, settings=settings), shop)
     assert (plan.notes, plan.parts[Kind.DRAFTER].declares.features) == ((), Features(layers=(1, 2, 3)))
     assert check(read("own-model-eagle3", shop), shop).notes == ()
-    with pytest.raises(SpecError, match=r"fuses layers \[1, 2, 3\]; got layers \[2, 16, 29\]; .* drafter\.layers may be left unset"):
+    with pytest.raises(
+        SpecError, match=r"fuses layers \[1, 2, 3\]; got layers \[2, 16, 29\]; .* drafter\.layers may be left unset"
+    ):
         check(read("own-model-eagle3", shop, settings=[*settings, "drafter.layers=[2, 16, 29]"]), shop)
 
 
@@ -149,7 +153,9 @@ def test_a_head_of_another_width_or_vocabulary_is_refused_by_a_check(folder, tmp
     mixed = {**spec, "drafter": {"use": "mixture", "parts": [drafter, {"use": "ngram"}]}, "tree": {"use": "adaptive"}}
     with pytest.raises(IncompatibleParts, match=message.partition(" ")[2]):
         check(read(mixed, shop), shop)
-    check(read({**spec, "target": {"use": "huggingface", "model": model_folder(tmp_path / "padded", vocab_size=64)}}, shop), shop)
+    check(
+        read({**spec, "target": {"use": "huggingface", "model": model_folder(tmp_path / "padded", vocab_size=64)}}, shop), shop
+    )
 
 
 @pytest.mark.parametrize("builder", ["dynamic", "sampled"])

@@ -199,7 +199,10 @@ def test_each_option_of_the_data_does_what_it_says(store, tmp_path):
     ("changes", "message"),
     [
         ({"source": {"max_tokens": 8}, "answer": "?"}, None),
-        ({"source": {"max_tokens": 8}}, r"data\.sources\.talks\.max_tokens: 8 cuts every conversation of .*talks\.jsonl before"),
+        (
+            {"source": {"max_tokens": 8}},
+            r"data\.sources\.talks\.max_tokens: 8 cuts every conversation of .*talks\.jsonl before",
+        ),
         ({"held_out_share": 1e-9}, "no conversation of 'talks' is held out"),
         ({"held_out_share": 1 - 1e-9}, "none is left to learn from"),
     ],

@@ -114,7 +114,9 @@ def test_a_config_beside_a_checkpoint_that_is_gone_or_junk_is_named(with_config,
     path.unlink()
     if content is not None:
         path.write_text(content)
-    with pytest.raises(CheckpointError, match=r"config\.json (cannot be read|does not describe a head).*; delete checkpoint\.pt"):
+    with pytest.raises(
+        CheckpointError, match=r"config\.json (cannot be read|does not describe a head).*; delete checkpoint\.pt"
+    ):
         head_as_left(spec, state)
 
 

@@ -44,7 +44,10 @@ def test_held_out_answers_of_another_model_are_told_before_the_other_features_ar
     store, said = Written(path), []
     if own:
         assert len(_prepare(store, spec, said.append, Processes())) == 2
-        assert (store.asked, said) == (["held out", "all"], [{"features_missing": {"tokens": 10, "gigabytes": 0.1, "seconds": None}}])
+        assert (store.asked, said) == (
+            ["held out", "all"],
+            [{"features_missing": {"tokens": 10, "gigabytes": 0.1, "seconds": None}}],
+        )
         return
     with pytest.raises(SpecError, match="no held-out conversation is the target's own answer"):
         _prepare(store, spec, said.append, Processes())
