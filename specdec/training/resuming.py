@@ -8,6 +8,7 @@ import torch
 from pydantic import ValidationError
 
 from specdec.errors import CheckpointError, SpecError
+from specdec.heads.checkpoint import read_head
 from specdec.heads.config import HeadConfig
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
@@ -45,7 +46,11 @@ def read_checkpoint(spec: TrainingSpec) -> dict[str, Any] | None:
 
 
 def head_as_left(spec: TrainingSpec, state: dict[str, Any]) -> EagleHead | EagleHead3:
-    """The head of a checkpoint, its sizes from config.json beside it. Raises CheckpointError where the two do not fit."""
+    """The head of a checkpoint, its sizes from config.json beside it.
+
+    Where the best head so far is gone, the state forgets how good it was. Raises CheckpointError where files are damaged or
+    do not fit each other.
+    """
     path = spec.output / "config.json"
     try:
         config = HeadConfig.model_validate(json.loads(path.read_text(encoding="utf-8")))
@@ -64,6 +69,7 @@ def head_as_left(spec: TrainingSpec, state: dict[str, Any]) -> EagleHead | Eagle
         head.load_state_dict(state["head"])
     except NOT_OURS as error:
         raise CheckpointError(f"{path} is not of the head in checkpoint.pt: {_first_line(error)}; {ANEW}") from error
+    _check_best(spec.output / "head", state, config)
     return head
 
 
@@ -76,9 +82,26 @@ def restored(run: Trainer, state: dict[str, Any]) -> None:
         raise CheckpointError(f"{path} does not fit the run: {_first_line(error)}; {ANEW}") from error
 
 
+def _check_best(folder: Path, state: dict[str, Any], config: HeadConfig) -> None:
+    """Look at the best head so far; where it is gone, the best from here on is kept. Raises CheckpointError if it is damaged."""
+    counters = state["counters"]
+    if not isinstance(counters, dict) or not counters.get("best_tau"):
+        return
+    if not (folder / "model.safetensors").exists():
+        counters["best_tau"] = 0.0
+        return
+    remedy = f"delete {folder} to keep the best head from here on, or give another output folder"
+    try:
+        found = read_head(folder).config
+    except CheckpointError as error:
+        raise CheckpointError(f"the best head so far is damaged: {error}; {remedy}") from error
+    if found != config:
+        raise CheckpointError(f"{folder / 'config.json'} is not of the run's head; {remedy}")
+
+
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines[:2]) if lines else type(error).__name__
+    return f"{type(error).__name__}: {' '.join(lines[:2])}"
 
 
 def _check_same(path: Path, spec: TrainingSpec, before: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, Gemma2Config, GraniteConfig, LlamaConfig
+from transformers import AutoModelForCausalLM, Gemma2Config, GPT2Config, GraniteConfig, LlamaConfig
 
 from specdec.builders.dynamic import Dynamic, DynamicOptions
 from specdec.builders.sampled import Sampled
@@ -41,10 +41,12 @@ COMMON = {
     "bos_token_id": None,
     "eos_token_id": None,
 }
+GPT2 = {"vocab_size": 48, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
 FAMILIES = {
     "tied": lambda: LlamaConfig(**COMMON, tie_word_embeddings=True),
     "untied": lambda: LlamaConfig(**COMMON, tie_word_embeddings=False),
     "scaled": lambda: GraniteConfig(**COMMON, embedding_multiplier=3.0, logits_scaling=4.0, tie_word_embeddings=True),
+    "positions learnt": lambda: GPT2Config(**GPT2, initializer_range=0.3, bos_token_id=None, eos_token_id=None),
     "capped": lambda: Gemma2Config(**COMMON, head_dim=8, query_pre_attn_scalar=8, final_logit_softcapping=5.0),
 }
 

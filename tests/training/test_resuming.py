@@ -1,6 +1,7 @@
 """What a run may not change midway, and what a checkpoint from elsewhere or of an earlier version is."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from specdec.training.curves import read_log
 from specdec.training.places import check_places
 from specdec.training.resuming import head_as_left, read_checkpoint, restored
 from specdec.training.run import log_to
+from specdec.training.saving import save_head
+from specdec.training.validation import ChainAcceptance
 
 
 @pytest.fixture
@@ -135,6 +138,49 @@ def test_a_config_that_only_means_something_else_by_the_same_weights_is_named(wi
     write(rope_theta=5e5)
     with pytest.raises(CheckpointError, match="rope_theta differ"):
         head_as_left(spec, state)
+
+
+@pytest.fixture
+def with_best(trainer):
+    """A run whose best head is on disk, and what goes on from its checkpoint."""
+    run = trainer("best", validate_every=1)
+    run.run(stop_after=2)
+    run.best_tau = max(run.best_tau, 1.0)
+    save_head(run.spec.output / "head", run.head, run.borrowed)
+    run.save()
+    (run.spec.output / "config.json").write_text(run.head.config.model_dump_json())
+
+    def again():
+        state = torch.load(run.spec.output / "checkpoint.pt", weights_only=True)
+        rest = trainer("best", validate_every=1)
+        head_as_left(rest.spec, state)
+        restored(rest, state)
+        return rest
+
+    return run, again
+
+
+def test_the_best_head_so_far_stays_the_one_to_beat_unless_it_is_gone(with_best):
+    run, again = with_best
+    assert again().best_tau == run.best_tau > 0
+    shutil.rmtree(run.spec.output / "head")
+    rest = again()
+    assert rest.best_tau == 0.0
+    rest.acceptance = lambda: ChainAcceptance((0.5,), 1.5, 1)
+    rest.run(stop_after=1)
+    assert (run.spec.output / "head" / "config.json").is_file()
+
+
+@pytest.mark.parametrize("content", [None, "{", "{}", {"rope_theta": 5e5}, {"intermediate_size": 28}])
+def test_a_damaged_best_head_is_named_and_what_would_work(with_best, content):
+    run, again = with_best
+    path = run.spec.output / "head" / "config.json"
+    whole = json.loads(path.read_text())
+    path.unlink()
+    if content is not None:
+        path.write_text(content if isinstance(content, str) else json.dumps({**whole, **content}))
+    with pytest.raises(CheckpointError, match=r"/head.*; delete .*head to keep the best head from here on, or give another"):
+        again()
 
 
 @pytest.fixture
