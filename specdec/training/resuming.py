@@ -83,7 +83,7 @@ def restored(run: Trainer, state: dict[str, Any]) -> None:
 
 
 def _check_best(folder: Path, state: dict[str, Any], config: HeadConfig) -> None:
-    """Look at the best head so far; where it is gone, the best from here on is kept. Raises CheckpointError if it is damaged."""
+    """Look at the best head so far; where it is gone, the best from here on is kept. Raises CheckpointError if damaged."""
     counters = state["counters"]
     if not isinstance(counters, dict) or not counters.get("best_tau"):
         return
