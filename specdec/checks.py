@@ -63,6 +63,7 @@ def declaration_of(target: Target) -> TargetDeclaration:
         num_layers=facts.num_layers,
         max_positions=facts.max_positions,
         no_trees_because=None if facts.trees else "it scores one token at a time",
+        hidden_size=facts.hidden_size,
     )
 
 

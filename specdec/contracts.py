@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar
 
+from specdec.model_sizes import size_fault
+
 D = TypeVar("D")
 
 
@@ -63,6 +65,7 @@ class DrafterDeclaration:
     `drafters` are specs of further drafters that it asks, as they stand in its option `parts`; they are injected likewise, and
     what they need is added to what it declares.
     `unread`: its files are out of reach until it is loaded, so that this is what the options alone tell.
+    `made_for`: (hidden size, vocabulary) of the target that its weights were made for; of each, for a drafter that asks others.
     """
 
     gives: Gives
@@ -71,6 +74,7 @@ class DrafterDeclaration:
     drafts: bool = True
     unread: bool = False
     drafters: tuple[object, ...] = ()
+    made_for: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,7 @@ class TargetDeclaration:
     max_positions: int | None = None
     no_trees_because: str | None = None
     no_decoding_because: str | None = None
+    hidden_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +129,6 @@ class Mismatch:
 
 
 ALL_SHAPES = frozenset(Shape)
-
-
-def united(own: Features, parts: Iterable[Features]) -> Features:
-    """Everything that several readers of hidden states want, each layer once, in the order in which it is first named."""
-    every = [own, *parts]
-    layers = dict.fromkeys(layer for features in every for layer in features.layers)
-    return Features(last=any(features.last for features in every), layers=tuple(layers))
 
 
 def effective_draws(builder: BuilderDeclaration) -> frozenset[Draw]:
@@ -236,6 +234,9 @@ def _target_and_rest(
             ("drafter", "target"),
             f"drafter '{drafter.name}' wants hidden states {missing}; target '{target.name}' has {offers.num_layers} layers",
         )
+    for sizes in drafter.declares.made_for:
+        if (fault := size_fault(sizes, offers.hidden_size, offers.vocab_size, f"target '{target.name}'")) is not None:
+            yield Mismatch("sizes", ("drafter", "target"), f"drafter '{drafter.name}' {fault}")
 
 
 def _lossy(verifier: NamedDeclaration[VerifierDeclaration], allow_lossy: bool) -> Iterable[Mismatch]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
 import torch
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 from torch import Tensor
 
 from specdec.chance import TargetChance
@@ -21,6 +21,8 @@ FIRST_CUT = 256
 CUT_GROWTH = 4
 """How many times more tokens it looks at when these were too few."""
 
+LEAST_TEMPERATURE = 1e-6
+"""Below, logits divided by it leave nothing but the likeliest token, and at last what a float64 can hold."""
 
 UNUSABLE_ROW = "a row of logits has NaN or no finite value: every token is forbidden"
 
@@ -34,7 +36,14 @@ def _token_id(value: Any, info: ValidationInfo) -> Any:
     return value
 
 
+def _is_usable(temperature: float) -> float:
+    if 0 < temperature < LEAST_TEMPERATURE:
+        raise ValueError(f"got {temperature:g}, expected 0, which is greedy, or at least {LEAST_TEMPERATURE:g}")
+    return temperature
+
+
 TokenId: TypeAlias = Annotated[int, BeforeValidator(_token_id)]
+Temperature: TypeAlias = Annotated[float, Field(ge=0, strict=True), AfterValidator(_is_usable)]
 Bias: TypeAlias = Annotated[float, Field(strict=True)]
 
 
@@ -43,9 +52,7 @@ class Cuts(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    temperature: Annotated[
-        float | None, Field(ge=0, strict=True, description="0 is greedy; unset: 1 if any cut is given, else 0")
-    ] = None
+    temperature: Annotated[Temperature | None, Field(description="0 is greedy; unset: 1 if any cut is given, else 0")] = None
     top_k: Annotated[
         int | None, Field(ge=1, strict=True, description="keep the k likeliest tokens, and those tied with the last")
     ] = None
@@ -138,10 +145,7 @@ def point_mass(token: int) -> TokenDist:
 
 
 def from_dense(probs: Tensor) -> TokenDist:
-    """The distribution of a dense row of weights [vocab], renormalised.
-
-    Raises NumericsError for no mass or NaN.
-    """
+    """The distribution of a dense row of weights [vocab], renormalised. Raises NumericsError for no mass or NaN."""
     dist = _normalised(torch.arange(probs.shape[-1], device=probs.device), probs.to(torch.float64))
     if dist is None:
         raise NumericsError("a distribution has no mass")
@@ -236,8 +240,5 @@ def draft_probs(logits: Tensor, target_ids: Tensor | None, vocab_size: int, cuts
     if target_ids is None and columns == vocab_size:
         return rows
     q = torch.zeros(len(rows), vocab_size, dtype=torch.float64, device=rows.device)
-    if target_ids is None:
-        q[:, :columns] = rows
-    else:
-        q[:, target_ids] = rows
+    q[:, slice(columns) if target_ids is None else target_ids] = rows
     return q

@@ -150,7 +150,7 @@ class Grower:
         try:
             q = draft_probs(proposal.logits, proposal.target_ids, vocab_size, cuts)
         except NumericsError as error:
-            raise PluginError(f"drafter '{self._drafter.name}': {error}") from error
+            raise PluginError(f"drafter '{self._drafter.name}': {proposal.unusable()}") from error
         return DraftProbs(q, proposal.source)
 
     def _finished(self, row: Row, budget: Budget, one: _Growing | None) -> DraftTree:

@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from specdec.contracts import DrafterDeclaration, united
+from specdec.contracts import DrafterDeclaration
 from specdec.interfaces import PartOptions
 from specdec.library import Library
 from specdec.plugins import Kind, Registry
+from specdec.records import united
 from specdec.spec import StrategySpec
 
 
@@ -81,6 +82,7 @@ def with_parts(drafter: Chosen, parts: Sequence[Chosen]) -> Chosen:
     together = replace(
         declares,
         features=united(declares.features, [part.declares.features for part in parts]),
+        made_for=(*declares.made_for, *(sizes for part in parts for sizes in part.declares.made_for)),
         unread=declares.unread or any(part.declares.unread for part in parts),
     )
     return replace(drafter, declares=together)

@@ -32,17 +32,21 @@ def check_text(text: str, name: str) -> None:
         raise SpecError(f"{name}: the character {text[error.start]!r} at {error.start} is half a pair: no Unicode") from error
 
 
+def check_turn(turn: Mapping[str, Any], here: str) -> None:
+    """Raise SpecError for a turn that is not a known role's text. `here` is what the error calls it."""
+    for key in ("role", "content"):
+        if key not in turn:
+            raise SpecError(f"{here} has no '{key}'; expected {{'role': ..., 'content': ...}}")
+        if not isinstance(turn[key], str):
+            raise SpecError(f"{here}: {key} is {type(turn[key]).__name__}; expected a text")
+        check_text(turn[key], f"{here}: {key}")
+    if turn["role"] not in ROLES:
+        raise SpecError(f"{here}: role {turn['role']!r} is not known; known are {', '.join(ROLES)}")
+
+
 def _conversation(turns: Sequence[Mapping[str, Any]], codec: TextCodec) -> list[int]:
     for number, turn in enumerate(turns):
-        here = f"prompt: turn {number}"
-        for key in ("role", "content"):
-            if key not in turn:
-                raise SpecError(f"{here} has no '{key}'; expected {{'role': ..., 'content': ...}}")
-            if not isinstance(turn[key], str):
-                raise SpecError(f"{here}: {key} is {type(turn[key]).__name__}; expected a text")
-            check_text(turn[key], f"{here}: {key}")
-        if turn["role"] not in ROLES:
-            raise SpecError(f"{here}: role {turn['role']!r} is not known; known are {', '.join(ROLES)}")
+        check_turn(turn, f"prompt: turn {number}")
     try:
         return codec.chat(turns)
     except SpecdecError:

@@ -1,12 +1,12 @@
 """What the parts hand to each other, and what a run leaves behind."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from torch import Tensor
 
-from specdec.contracts import Guarantee
+from specdec.contracts import Features, Guarantee
 from specdec.errors import NumericsError, PluginError
 from specdec.ranking import best_tokens
 from specdec.tree import DraftTree
@@ -17,12 +17,19 @@ class Distributions:
     """A drafter's answer: unwarped logits for each frontier node.
 
     logits: [frontier, draft_vocab]. target_ids: [draft_vocab] the target id of each column; None: column i is target id i
-    (there may be fewer columns than the target has ids, never more).
+    (there may be fewer columns than the target has ids, never more). made_by: whose weights gave them, for messages.
     """
 
     logits: Tensor
     target_ids: Tensor | None = None
     source: int = 0
+    made_by: str | None = None
+
+    def unusable(self) -> NumericsError:
+        """What to raise for NaN or infinite logits."""
+        return NumericsError(
+            "a row of draft logits has NaN or infinity" + (f": {self.made_by} gave it" if self.made_by else "")
+        )
 
     def top(self, count: int) -> tuple[list[list[int]], list[list[float]]]:
         """Per frontier node, the `count` likeliest target ids, best first, and their log-probabilities.
@@ -31,7 +38,7 @@ class Distributions:
         """
         best = best_tokens(self.logits, count, self.target_ids)
         if any(row and row[0][1] != row[0][1] for row in best):
-            raise NumericsError("a row of draft logits has NaN or infinity")
+            raise self.unusable()
         return [[t for t, _ in row] for row in best], [[s for _, s in row] for row in best]
 
 
@@ -92,6 +99,13 @@ class HiddenStates:
         return HiddenStates(
             None if self.last is None else self.last[index], None if self.layers is None else self.layers[index]
         )
+
+
+def united(own: Features, parts: Iterable[Features]) -> Features:
+    """Everything that several readers of hidden states want, each layer once, in the order in which it is first named."""
+    every = [own, *parts]
+    layers = dict.fromkeys(layer for features in every for layer in features.layers)
+    return Features(last=any(features.last for features in every), layers=tuple(layers))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

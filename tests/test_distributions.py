@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from transformers import (
     LogitsProcessorList,
     MinPLogitsWarper,
@@ -184,6 +185,14 @@ def test_logits_that_are_no_law_are_a_numerics_error(cuts, bad):
 )
 def test_an_unset_temperature_is_greedy_only_when_nothing_is_cut(given_options, temperature):
     assert Sampling(**given_options).temperature == temperature
+
+
+@pytest.mark.parametrize("temperature", [1e-320, 5e-324, 1e-300, 9e-7])
+def test_a_temperature_that_is_all_but_zero_is_refused_and_zero_named(temperature):
+    with pytest.raises(ValidationError, match="expected 0, which is greedy, or at least 1e-06"):
+        Sampling(temperature=temperature)
+    with pytest.raises(ValidationError, match="which is greedy"):
+        Cuts(temperature=temperature, top_k=3)
 
 
 def test_drafts_are_drawn_with_the_target_s_cuts_and_temperature_one_for_zero():

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from specdec.bench.measurements import Cell
-from specdec.distributions import Cuts, Sampling
+from specdec.distributions import Cuts, Sampling, Temperature
 
 Dtype = Literal["float32", "bfloat16", "float16", "float64"]
 
@@ -15,7 +15,7 @@ class BenchSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    temperatures: Annotated[tuple[float, ...], Field(min_length=1, description="each is measured; 0 is greedy")] = (0.0,)
+    temperatures: Annotated[tuple[Temperature, ...], Field(min_length=1, description="each is measured; 0 is greedy")] = (0.0,)
     batch_sizes: Annotated[tuple[int, ...], Field(min_length=1, description="questions that are answered together")] = (1,)
     dtypes: Annotated[tuple[Dtype, ...], Field(description="of the target; none: its own")] = ()
     max_new_tokens: Annotated[int, Field(ge=1, description="cap of every answer")] = 128

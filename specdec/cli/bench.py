@@ -97,7 +97,9 @@ def _settings(**values: Any) -> Any:
     except ValidationError as error:
         first = error.errors()[0]
         option = str(first["loc"][0]).removesuffix("s").replace("_", "-")
-        raise SpecError(f"--{option}: got {first['input']!r}: {first['msg']}") from None
+        own = first["type"] == "value_error"
+        said = first["msg"].removeprefix("Value error, ") if own else f"got {first['input']!r}: {first['msg']}"
+        raise SpecError(f"--{option}: {said}") from None
 
 
 @contextmanager

@@ -50,6 +50,10 @@ def train(
 
         run = trainer(plan, report)
         run.on_step = lambda: bar.update(task, description=f"step {run.step}", completed=run.progress)
+        if run.progress >= 1.0:
+            bar.console.print(
+                f"nothing is left to do: {run.spent}; a larger budget would go on", highlight=False, soft_wrap=True
+            )
         run.run()
 
 
@@ -79,11 +83,15 @@ def answer(
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
     """Prints progress after each batch."""
+    from specdec.distributions import Sampling
+    from specdec.explain import faults
     from specdec.training.conversations import read_messages
     from specdec.training.distill import DistillPlan, distill, questions_of
 
     if not isfinite(temperature):
         raise SpecError(f"--temperature: got {temperature}, expected a finite number")
+    for fault in faults(Sampling, {"temperature": temperature}).values():
+        raise SpecError(f"--temperature: {fault}")
     keep_inputs(output, [questions])
     asked = questions_of(read_messages(questions, answered=False))
     if not asked:
@@ -114,4 +122,5 @@ def ask(
     for done in invent(decoder, count, output, max_new_tokens=max_new_tokens, batch=batch, seed=seed):
         typer.echo(f"{done} of {count}")
     if not done:
-        typer.echo(f"{output} has {count} questions already")
+        has = sum(1 for line in output.read_bytes().splitlines() if line)
+        typer.echo(f"{output} has {has} questions already" + (f", more than the {count} wanted" if has > count else ""))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from specdec.contracts import DrafterDeclaration, Features, Gives
-from specdec.head_drafting.loading import HeadOptions, declared_config, load_head
+from specdec.head_drafting.loading import HeadOptions, declared_config, load_head, made_for
 from specdec.head_drafting.session import DraftingHead, HeadSession
 from specdec.interfaces import BuildTools, Drafter, DraftStart, PartOptions
 
@@ -30,7 +30,7 @@ class EagleDrafter(Drafter[EagleOptions]):
         """Distributions from the last hidden state, unless config.json says that the head reads tokens only."""
         config = declared_config(options, "eagle")
         reads = config is None or config.inputs.has_feature
-        return DrafterDeclaration(Gives.DISTRIBUTIONS, Features(last=reads), unread=config is None)
+        return DrafterDeclaration(Gives.DISTRIBUTIONS, Features(last=reads), unread=config is None, made_for=made_for(config))
 
     @classmethod
     def build(cls, options: EagleOptions, tools: BuildTools) -> "EagleDrafter":

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from specdec.contracts import DrafterDeclaration, Features, Gives
 from specdec.errors import CheckpointError
-from specdec.head_drafting.loading import HeadOptions, declared_config, load_head
+from specdec.head_drafting.loading import HeadOptions, declared_config, load_head, made_for
 from specdec.head_drafting.session import DraftingHead, HeadSession
 from specdec.interfaces import BuildTools, Drafter, DraftStart, PartOptions
 
@@ -43,7 +43,8 @@ class Eagle3Drafter(Drafter[Eagle3Options]):
                 f"'{options.head}' is not in the hub's local cache, so that its layers are not known; "
                 "name them (layers: [2, L // 2, L - 3] for a target of L layers), or download the head first"
             )
-        return DrafterDeclaration(Gives.DISTRIBUTIONS, Features(layers=layers), unread=config is None)
+        features = Features(layers=layers)
+        return DrafterDeclaration(Gives.DISTRIBUTIONS, features, unread=config is None, made_for=made_for(config))
 
     @classmethod
     def build(cls, options: Eagle3Options, tools: BuildTools) -> "Eagle3Drafter":

@@ -7,10 +7,10 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 from pydantic import Field
 
 from specdec.calibration import Calibration
-from specdec.contracts import DrafterDeclaration, Features, Gives, united
+from specdec.contracts import DrafterDeclaration, Features, Gives
 from specdec.errors import TargetMismatch
 from specdec.interfaces import BuildTools, Drafter, DraftSession, DraftStart, Frontier, PartOptions
-from specdec.records import Candidates, Committed, HiddenStates, Proposal, Scored
+from specdec.records import Candidates, Committed, HiddenStates, Proposal, Scored, united
 from specdec.tree import TreeSketch
 
 PATIENCE = 4.0

@@ -14,9 +14,6 @@ from specdec.packing import linear
 STAND_IN = 0
 """What a head reads for a token that its own embeddings lack: a worse draft, never a wrong output."""
 
-PADDING = 1024
-"""Vocabularies of one tokenizer differ between checkpoints by less than this."""
-
 LARGE_LOGIT = 100.0
 """Beyond every soft cap, so that a head with one is told from a matrix."""
 
@@ -41,16 +38,10 @@ def embeddings(checkpoint: HeadCheckpoint, target: Target, dtype: torch.dtype, d
 
 
 def readout(checkpoint: HeadCheckpoint, target: Target, device: torch.device) -> Readout:
-    """Logits from the head's own LM head, or from the target's. Raises TargetMismatch where vocabularies do not fit."""
+    """Logits from the head's own LM head, or from the target's. The head fits the target (`check_fit`)."""
     facts, ids = target.facts, checkpoint.draft_ids
-    if abs(checkpoint.config.vocab_size - facts.vocab_size) >= PADDING:
-        raise TargetMismatch(
-            f"the head is of a model with {checkpoint.config.vocab_size} tokens; the target has {facts.vocab_size}"
-        )
-    if ids is not None and int(ids.max()) >= facts.vocab_size:
-        raise TargetMismatch(f"the head drafts token {int(ids.max())}; the target has {facts.vocab_size} tokens")
     if (own := checkpoint.lm_head) is not None:
-        return linear(own[: facts.vocab_size] if ids is None else own)
+        return linear(own)
     if ids is None:
         return lambda states: target.head(states.to(facts.device, facts.dtype))
     found = lent_rows(target, ids.to(facts.device))

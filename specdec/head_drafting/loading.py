@@ -13,8 +13,9 @@ from specdec.heads.checkpoint import HeadCheckpoint, read_head
 from specdec.heads.config import HeadConfig
 from specdec.heads.layer import lay_out
 from specdec.heads.location import locate_head
-from specdec.heads.published import read_head_config
+from specdec.heads.published import fuses_layers, read_head_config
 from specdec.interfaces import PartOptions, Target
+from specdec.model_sizes import size_fault
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
@@ -40,6 +41,11 @@ def declared_config(options: HeadOptions, kind: Kind, layers: tuple[int, ...] | 
     return None if folder is None else _config(folder, kind, layers)
 
 
+def made_for(config: HeadConfig | None) -> tuple[tuple[int, int], ...]:
+    """The sizes of the head's target, as a drafter declares them."""
+    return () if config is None else (config.made_for,)
+
+
 def load_head(options: HeadOptions, kind: Kind, target: Target | None, layers: tuple[int, ...] | None = None) -> DraftingHead:
     """The head with what it borrows. Raises CheckpointError for the files, TargetMismatch for a target that does not fit."""
     if target is None:
@@ -50,11 +56,14 @@ def load_head(options: HeadOptions, kind: Kind, target: Target | None, layers: t
     check_fit(_config(folder, kind, layers), target)
     dtype = target.facts.dtype if options.dtype is None else DTYPES[options.dtype]
     device = target.facts.device if options.device is None else _device(options.device)
-    return ready(read_head(folder, layers=layers, dtype=dtype, device=device), target, dtype=dtype, device=device)
+    checkpoint = read_head(folder, layers=layers, dtype=dtype, device=device)
+    return ready(checkpoint, target, dtype=dtype, device=device, folder=folder)
 
 
-def ready(checkpoint: HeadCheckpoint, target: Target, *, dtype: torch.dtype, device: torch.device) -> DraftingHead:
-    """A head of this dtype and device, laid out for drafting, with what it borrows."""
+def ready(
+    checkpoint: HeadCheckpoint, target: Target, *, dtype: torch.dtype, device: torch.device, folder: Path | None = None
+) -> DraftingHead:
+    """A head of this dtype and device, laid out for drafting, with what it borrows. folder: where it is from."""
     check_fit(checkpoint.config, target)
     lay_out(checkpoint.head)
     return DraftingHead(
@@ -64,6 +73,7 @@ def ready(checkpoint: HeadCheckpoint, target: Target, *, dtype: torch.dtype, dev
         target_ids=checkpoint.draft_ids,
         dtype=dtype,
         device=device,
+        name="the head" if folder is None else f"the head in {folder}",
     )
 
 
@@ -72,9 +82,8 @@ def check_fit(config: HeadConfig, target: Target) -> None:
     facts = target.facts
     if facts.hidden_size is None:
         raise TargetMismatch(f"the head reads hidden states, and {facts.description} has none")
-    width = config.hidden_size if config.target_hidden_size is None else config.target_hidden_size
-    if width != facts.hidden_size:
-        raise TargetMismatch(f"the head reads features {width} wide; those of {facts.description} are {facts.hidden_size} wide")
+    if (fault := size_fault(config.made_for, facts.hidden_size, facts.vocab_size, facts.description)) is not None:
+        raise TargetMismatch(f"the head {fault}")
     if not config.own_lm_head and config.hidden_size != facts.hidden_size:
         raise TargetMismatch(f"the target's LM head reads {facts.hidden_size} numbers; the head predicts {config.hidden_size}")
     count = facts.num_layers
@@ -87,6 +96,8 @@ def check_fit(config: HeadConfig, target: Target) -> None:
 
 
 def _config(folder: Path, kind: Kind, layers: tuple[int, ...] | None) -> HeadConfig:
+    if kind == "eagle" and fuses_layers(folder):
+        raise CheckpointError(f"{folder}: the head is of kind 'eagle3'; drafter 'eagle3' would work")
     config = read_head_config(folder, layers)
     if config.kind != kind:
         raise CheckpointError(f"{folder}: the head is of kind '{config.kind}'; drafter '{config.kind}' would work")

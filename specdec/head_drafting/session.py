@@ -27,7 +27,7 @@ CHUNK = 512
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DraftingHead:
-    """A head that is ready to draft. target_ids: [drafts] of its columns; None: all of the target's."""
+    """A head that is ready to draft. target_ids: [drafts] of its columns; None: all of the target's. name: for messages."""
 
     head: EagleHead | EagleHead3
     embed: Embed
@@ -35,6 +35,7 @@ class DraftingHead:
     target_ids: Tensor | None
     dtype: torch.dtype
     device: torch.device
+    name: str = "the head"
 
     @property
     def shifted(self) -> bool:
@@ -77,8 +78,8 @@ class HeadSession(DraftSession):
         while any(waves := [row.missing(frontier) for row, frontier in zip(self.rows, frontiers, strict=True)]):
             self._feed_nodes(frontiers, waves)
         pairs = zip(self.rows, frontiers, strict=True)
-        ids = self._drafting.target_ids
-        return [None if f is None else Distributions(row.logits(f.nodes), ids) for row, f in pairs]
+        ids, name = self._drafting.target_ids, self._drafting.name
+        return [None if f is None else Distributions(row.logits(f.nodes), ids, made_by=name) for row, f in pairs]
 
     def observe(self, committed: Sequence[Committed], scored: Sequence[Scored]) -> None:  # noqa: ARG002
         """Pend the committed tokens with their true features; what was drafted is forgotten."""

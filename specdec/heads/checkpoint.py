@@ -3,10 +3,9 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from pickle import UnpicklingError
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
 from specdec.errors import CheckpointError
@@ -58,6 +57,7 @@ def read_head(
         raise CheckpointError(f"{folder}: not an EAGLE head: its weights have no fc.weight")
     if config.kind == "eagle3":
         tensors = {_renamed(name): tensor for name, tensor in tensors.items()}
+    _check_numbers(folder, {name: tensor for name, tensor in tensors.items() if name not in MAPS})
     maps = {name: tensors.pop(name) for name in MAPS if name in tensors}
     cast = {name: tensor.to(device=device, dtype=dtype or tensor.dtype) for name, tensor in tensors.items()}
     embedding = cast.pop(EMBEDDING, None)
@@ -82,16 +82,25 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
         for path in files:
             with safe_open(path, framework="pt") as opened:
                 tensors |= {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - not a mapping
-        if not files and pickled.is_file():
-            loaded = torch.load(pickled, map_location="cpu", weights_only=True)
-            if not isinstance(loaded, Mapping) or not all(isinstance(t, Tensor) for t in loaded.values()):
-                raise CheckpointError(f"{pickled}: got no mapping of names to tensors")
-            tensors |= loaded
-    except (OSError, SafetensorError, UnpicklingError, RuntimeError, EOFError) as error:
+        loaded = torch.load(pickled, map_location="cpu", weights_only=True) if not files and pickled.is_file() else {}
+    except Exception as error:  # torch's reader raises whatever bytes that are not its own lead to
         raise CheckpointError(f"{folder}: the weights cannot be read: {error}") from error
+    if not isinstance(loaded, Mapping) or not all(isinstance(t, Tensor) for t in loaded.values()):
+        raise CheckpointError(f"{pickled}: got no mapping of names to tensors")
+    tensors |= loaded
     if not tensors:
         raise CheckpointError(f"{folder}: there are no weights; model.safetensors or pytorch_model.bin would work")
     return tensors
+
+
+def _check_numbers(folder: Path, weights: Mapping[str, Tensor]) -> None:
+    """Raise CheckpointError for weights that are whole numbers, NaN or infinite, with all names."""
+    whole = sorted(name for name, tensor in weights.items() if not tensor.is_floating_point())
+    if whole:
+        raise CheckpointError(f"{folder}: the weights are no floating-point numbers: {', '.join(whole)}")
+    broken = sorted(name for name, tensor in weights.items() if not bool(torch.isfinite(tensor.float()).all()))
+    if broken:
+        raise CheckpointError(f"{folder}: the weights have NaN or infinity: {', '.join(broken)}")
 
 
 def _renamed(name: str) -> str:

@@ -33,7 +33,7 @@ class Inputs(StrEnum):
 class HeadConfig(BaseModel):
     """Sizes and rules of a head. `layers` empty: EAGLE-1/2, on post-norm features; else EAGLE-3, on these layers' inputs."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     hidden_size: Annotated[int, Field(ge=1, description="width of the head, its embeddings and its predicted features")]
     intermediate_size: Annotated[int, Field(ge=1, description="width of the SwiGLU layer")]
@@ -61,6 +61,11 @@ class HeadConfig(BaseModel):
     def kind(self) -> Literal["eagle", "eagle3"]:
         """The family."""
         return "eagle3" if self.layers else "eagle"
+
+    @property
+    def made_for(self) -> tuple[int, int]:
+        """Hidden size and vocabulary of its target."""
+        return (self.hidden_size if self.target_hidden_size is None else self.target_hidden_size), self.vocab_size
 
     @property
     def output_size(self) -> int:

@@ -1,7 +1,7 @@
 """Configs of draft heads: our own, those of published EAGLE-1 and EAGLE-3 checkpoints, and the speculators format."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,25 +33,54 @@ def read_head_config(folder: Path, layers: tuple[int, ...] | None = None) -> Hea
     Raises CheckpointError for a folder that holds no draft head, or one whose rules are not known here.
     """
     data = _read(folder)
-    if "fc_bias" in data and "inputs" in data:
-        config = _validated(folder, data)
-        if layers is not None and layers != config.layers:
-            raise CheckpointError(f"{folder}: the head fuses layers {list(config.layers)}; got layers {list(layers)}")
-    elif "speculators_model_type" in data:
-        config = _speculators(folder, data, layers)
-    else:
-        config = _native(folder, data, layers)
+    try:
+        config = _config(folder, data, layers)
+    except (AttributeError, TypeError, KeyError) as error:
+        raise CheckpointError(f"{folder / 'config.json'} does not describe a head: {error}") from error
     try:
         inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
-    except KeyError as error:
-        raise CheckpointError(f"{folder}: rope scaling {config.rope_scaling} lacks {error}") from error
+    except CheckpointError as error:
+        raise CheckpointError(f"{folder / 'config.json'}: {error}") from error
     return config
+
+
+def _config(folder: Path, data: Mapping[str, Any], layers: tuple[int, ...] | None) -> HeadConfig:
+    if _is_ours(data):
+        config = _validated(folder, data)
+        if config.layers:
+            _check_layers(folder, config.layers, layers)
+        return config
+    return (_speculators if "speculators_model_type" in data else _native)(folder, data, layers)
 
 
 def is_published(folder: Path) -> bool:
     """Whether the config is another project's, and not of our own format."""
+    return not _is_ours(_read(folder))
+
+
+def fuses_layers(folder: Path) -> bool:
+    """Whether the config is of an EAGLE-3 head, even where it does not say which layers that fuses."""
     data = _read(folder)
-    return not ("fc_bias" in data and "inputs" in data)
+    if _is_ours(data):
+        return bool(data.get("layers"))
+    return data.get("speculators_model_type") == "eagle3" or _is_native_eagle3(data)
+
+
+def _is_ours(data: Mapping[str, Any]) -> bool:
+    return "fc_bias" in data and "inputs" in data
+
+
+def _is_native_eagle3(data: Mapping[str, Any]) -> bool:
+    return data.get("draft_vocab_size") is not None or "eagle3" in str(data.get("architectures") or "").lower()
+
+
+def _check_layers(folder: Path, named: Sequence[int], given: tuple[int, ...] | None) -> None:
+    """Raise CheckpointError unless the caller's layers, if any, are those that the config names."""
+    if given is not None and list(given) != list(named):
+        raise CheckpointError(
+            f"{folder}: the head fuses layers {list(named)}; got layers {list(given)}; "
+            "its config.json names them, so that drafter.layers may be left unset"
+        )
 
 
 def _read(folder: Path) -> Mapping[str, Any]:
@@ -70,8 +99,7 @@ def _read(folder: Path) -> Mapping[str, Any]:
 def _native(folder: Path, data: Mapping[str, Any], layers: tuple[int, ...] | None) -> HeadConfig:
     """EAGLE's own format: a LlamaConfig of one layer. The key `bias` is about `fc`, and where it is missing there is a bias."""
     _refuse_other_models(folder, data)
-    architectures = " ".join(data.get("architectures") or ()).lower()
-    if data.get("draft_vocab_size") is None and "eagle3" not in architectures:
+    if not _is_native_eagle3(data):
         return _validated(folder, {**_layer(folder, data), "fc_bias": data.get("bias", True)})
     settings = data.get("eagle_config") or {}
     named = data.get("eagle_aux_hidden_state_layer_ids") or settings.get("eagle_aux_hidden_state_layer_ids")
@@ -96,8 +124,8 @@ def _speculators(folder: Path, data: Mapping[str, Any], layers: tuple[int, ...] 
 
 def _fusion(folder: Path, data: Mapping[str, Any], named: list[int] | None, given: tuple[int, ...] | None) -> Mapping[str, Any]:
     """What EAGLE-3 adds to a layer's config."""
-    if named is not None and given is not None and list(given) != list(named):
-        raise CheckpointError(f"{folder}: the head fuses layers {list(named)}; got layers {list(given)}")
+    if named is not None:
+        _check_layers(folder, named, given)
     fused = given if named is None else tuple(named)
     if fused is None:
         raise CheckpointError(
@@ -117,7 +145,7 @@ def _fusion(folder: Path, data: Mapping[str, Any], named: list[int] | None, give
 
 def _layer(folder: Path, data: Mapping[str, Any]) -> dict[str, Any]:
     """Sizes and rope of a LlamaConfig in the old or the new layout."""
-    missing = [name for name in SIZES if not isinstance(data.get(name), int)]
+    missing = [name for name in SIZES if not isinstance(data.get(name), int) or data[name] < 1]
     if missing:
         raise CheckpointError(f"{folder}: not an EAGLE head: config.json lacks {', '.join(missing)}")
     _refuse_switches(folder, data)
@@ -139,7 +167,7 @@ def _rope(folder: Path, data: Mapping[str, Any]) -> tuple[float, dict[str, Any] 
     old, new = data.get("rope_scaling") or {}, data.get("rope_parameters") or {}
     bases = {place["rope_theta"] for place in (data, old, new) if place.get("rope_theta") is not None}
     if len(bases) > 1:
-        raise CheckpointError(f"{folder}: config.json names several rope bases: {', '.join(map(str, sorted(bases)))}")
+        raise CheckpointError(f"{folder}: config.json names several rope bases: {', '.join(sorted(map(str, bases)))}")
     if any(place.get("partial_rotary_factor", 1.0) != 1.0 for place in (data, old, new)):
         raise CheckpointError(f"{folder}: partial rotary positions are not known to heads")
     scalings = [scaling for place in (old, new) if (scaling := _scaling(place)).get("rope_type") != "default"]

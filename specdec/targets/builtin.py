@@ -17,7 +17,7 @@ from specdec.targets.loading import load_model, load_tokenizer
 from specdec.targets.text_codec import TokenizerCodec
 from specdec.tree import DraftTree
 
-VOCAB_SIZE, NUM_LAYERS, MAX_POSITIONS = 49152, 30, 8192
+VOCAB_SIZE, NUM_LAYERS, MAX_POSITIONS, HIDDEN_SIZE = 49152, 30, 8192, 576
 
 
 class BuiltinOptions(PartOptions):
@@ -52,7 +52,7 @@ class BuiltinTarget(Target[BuiltinOptions]):
         """Known without reading a file: the model is always the same."""
         refused = None if options.attention in ATTENTION_KINDS else f"no attention '{options.attention}'; sdpa would work"
         limit = MAX_POSITIONS if options.max_context is None else min(options.max_context, MAX_POSITIONS)
-        return TargetDeclaration(VOCAB_SIZE, NUM_LAYERS, limit, no_decoding_because=refused)
+        return TargetDeclaration(VOCAB_SIZE, NUM_LAYERS, limit, no_decoding_because=refused, hidden_size=HIDDEN_SIZE)
 
     @classmethod
     def build(cls, options: BuiltinOptions, tools: BuildTools) -> "BuiltinTarget":  # noqa: ARG003

@@ -176,4 +176,5 @@ def declaration(
         max_positions=max_positions(config, max_context),
         no_trees_because=no_trees_because(config) if refused is None else None,
         no_decoding_because=refused,
+        hidden_size=getattr(text, "hidden_size", None),
     )

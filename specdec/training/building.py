@@ -1,7 +1,8 @@
 """A fresh head for a target: sizes from the target, identity on the feature path, input scales measured on the data."""
 
 import warnings
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import torch
 from pydantic import ValidationError
@@ -13,8 +14,16 @@ from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
 from specdec.targets.model_call import ModelCall
 from specdec.training.dataset import FeatureSet, draft_vocabulary
+from specdec.training.features import FeaturePlan
 from specdec.training.spec import HeadSpec
 from specdec.training.validation import Borrowed
+
+INTERMEDIATE = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
+KEY_VALUE_HEADS = ("num_key_value_heads", "num_kv_heads")
+EPSILONS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps")
+"""What configs of transformers call the sizes of a head, the commonest name first."""
+
+N = TypeVar("N", int, float)
 
 LARGE = 1024.0
 """A power of two, so that nothing but a cap changes what comes out."""
@@ -42,24 +51,34 @@ def borrow(call: ModelCall, draft_ids: Tensor | None) -> Borrowed:
 
 
 def head_config(spec: HeadSpec, target: Any, embedding: Tensor, data: FeatureSet) -> HeadConfig:
-    """Sizes of the target's config where the spec names none; inputs scaled to a root mean square of 1. Raises SpecError."""
+    """`head_sizes` with the inputs scaled to a root mean square of 1. Raises SpecError."""
     counts = data.token_counts(target.vocab_size).clamp_max(1000).float()
     weights = counts / counts.sum()
     rms = float((embedding.float().square().mean(-1).cpu() * weights).sum().sqrt())
+    scales = {"embedding_scale": 1.0 / rms, "feature_scale": 1.0 / data.feature_rms()}
+    return head_sizes(spec, target).model_copy(update=scales)
+
+
+def head_sizes(spec: HeadSpec, target: Any) -> HeadConfig:
+    """Sizes of the target's config where the spec names none, its inputs not scaled yet. Raises SpecError.
+
+    Where the config has no such size, as GPT-2's has not: a key-value head for each head, four times the width, an epsilon of
+    1e-5.
+    """
+    heads = target.num_attention_heads
     sizes = {
         "hidden_size": target.hidden_size,
-        "intermediate_size": spec.intermediate_size or target.intermediate_size,
-        "num_attention_heads": spec.num_attention_heads or target.num_attention_heads,
-        "num_key_value_heads": spec.num_key_value_heads or target.num_key_value_heads,
-        "head_dim": getattr(target, "head_dim", None) or target.hidden_size // target.num_attention_heads,
+        "intermediate_size": spec.intermediate_size or _first(target, INTERMEDIATE, int, 4 * target.hidden_size),
+        "num_attention_heads": spec.num_attention_heads or heads,
+        "num_key_value_heads": spec.num_key_value_heads
+        or _first(target, KEY_VALUE_HEADS, int, spec.num_attention_heads or heads),
+        "head_dim": _first(target, ("head_dim",), int, target.hidden_size // heads),
         "vocab_size": target.vocab_size,
         "draft_vocab_size": spec.draft_vocab_size,
-        "rms_norm_eps": target.rms_norm_eps,
+        "rms_norm_eps": _first(target, EPSILONS, float, 1e-5),
         "rope_theta": spec.rope_theta,
         "fc_bias": spec.fc_bias,
         "inputs": spec.inputs,
-        "embedding_scale": 1.0 / rms,
-        "feature_scale": 1.0 / data.feature_rms(),
         "layers": spec.layers,
         "own_lm_head": bool(spec.train_lm_head or spec.layers),
     }
@@ -67,6 +86,23 @@ def head_config(spec: HeadSpec, target: Any, embedding: Tensor, data: FeatureSet
         return HeadConfig(**sizes)
     except ValidationError as error:
         raise SpecError("head: " + "; ".join(fault["msg"] for fault in error.errors())) from error
+
+
+def _first(target: Any, names: Sequence[str], kind: type[N], otherwise: N) -> N:
+    """The first of these values of a config that is set."""
+    values = (getattr(target, name, None) for name in names)
+    return next((value for value in values if isinstance(value, kind) and value), otherwise)
+
+
+def check_plan(plan: FeaturePlan, vocab_size: int, num_layers: int) -> None:
+    """Raise SpecError for features that a target of this vocabulary and depth cannot give."""
+    if plan.top_k > vocab_size:
+        raise SpecError(f"data.top_k: {plan.top_k} of {vocab_size} tokens; at most {vocab_size} would work")
+    if not _are_layers(plan.layers, num_layers):
+        raise SpecError(
+            f"data.keep_layers: {list(plan.layers)} for a target of {num_layers} layers; "
+            f"different numbers from 0 to {num_layers} would work"
+        )
 
 
 def draft_ids(spec: HeadSpec, counts: Tensor) -> Tensor | None:
@@ -95,12 +131,16 @@ def fused_layers(spec: HeadSpec, num_layers: int) -> tuple[int, ...]:
     if spec.kind == "eagle":
         return ()
     layers = spec.layers or (2, num_layers // 2, num_layers - 3)
-    if len(set(layers)) < len(layers) or not all(0 <= layer <= num_layers for layer in layers):
+    if not _are_layers(layers, num_layers):
         raise SpecError(
             f"head.layers: {list(layers)} for a target of {num_layers} layers; "
             f"different numbers from 0 to {num_layers} would work"
         )
     return layers
+
+
+def _are_layers(layers: Sequence[int], num_layers: int) -> bool:
+    return len(set(layers)) == len(layers) and all(0 <= layer <= num_layers for layer in layers)
 
 
 def fresh_head(config: HeadConfig, lm_head: Tensor, seed: int) -> EagleHead | EagleHead3:

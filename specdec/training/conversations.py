@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from specdec.errors import SpecError
+from specdec.prompts import check_turn
 
 Messages = list[dict[str, str]]
+
+EXPECTED = "expected an object with 'messages', or 'question' and 'answer'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,11 @@ def read_messages(path: Path, *, temperature: float | None = None, answered: boo
 
     temperature: only lines that name this `temperature`. answered: whether a `question` needs its `answer`.
     """
+    return (messages for _, messages in numbered_messages(path, temperature=temperature, answered=answered))
+
+
+def numbered_messages(path: Path, *, temperature: float | None = None, answered: bool = True) -> Iterator[tuple[str, Messages]]:
+    """As `read_messages`, each with where it stands (`FILE:LINE`)."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -38,12 +46,10 @@ def read_messages(path: Path, *, temperature: float | None = None, answered: boo
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        try:
-            record = json.loads(line)
-            if temperature is None or record.get("temperature") == temperature:
-                yield _messages(record, answered=answered)
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise SpecError(f"{path}:{number}: expected 'messages', or 'question' and 'answer': {error!r}") from error
+        where = f"{path}:{number}"
+        record = _record(line, where)
+        if temperature is None or record.get("temperature") == temperature:
+            yield where, _messages(record, where, answered=answered)
 
 
 def encode(messages: Messages, tokenizer: Any, max_tokens: int) -> Conversation:
@@ -85,15 +91,38 @@ def shuffled(conversations: Iterable[Conversation], seed: int) -> list[Conversat
     return sorted(conversations, key=place)
 
 
-def _messages(record: dict[str, Any], *, answered: bool) -> Messages:
+def _record(line: str, where: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise SpecError(f"{where}: {EXPECTED}; the line is no JSON: {error}") from error
+    if not isinstance(record, dict):
+        raise SpecError(f"{where}: {EXPECTED}; got a {type(record).__name__}")
+    return record
+
+
+def _messages(record: dict[str, Any], where: str, *, answered: bool) -> Messages:
+    """The record's messages, each a known role's text. Raises SpecError."""
     if "messages" in record:
-        return [{"role": message["role"], "content": message["content"]} for message in record["messages"]]
-    question = {"role": "user", "content": record["question"]}
-    return [question, {"role": "assistant", "content": record["answer"]}] if answered else [question]
+        turns = record["messages"]
+        if not isinstance(turns, list) or not turns or not all(isinstance(turn, dict) for turn in turns):
+            raise SpecError(f"{where}: {EXPECTED}; 'messages' is no list of at least one {{'role': ..., 'content': ...}}")
+    else:
+        names = {"question": "user", "answer": "assistant"} if answered else {"question": "user"}
+        lacking = [name for name in names if not isinstance(record.get(name), str)]
+        if lacking:
+            raise SpecError(f"{where}: {EXPECTED}; {lacking[0]!r} is no text")
+        turns = [{"role": role, "content": record[name]} for name, role in names.items()]
+    for number, turn in enumerate(turns):
+        check_turn(turn, f"{where}: turn {number}")
+    return [{"role": turn["role"], "content": turn["content"]} for turn in turns]
 
 
 def _render(tokenizer: Any, messages: Sequence[dict[str, str]], *, generation_prompt: bool) -> list[int]:
-    encoded = tokenizer.apply_chat_template(list(messages), add_generation_prompt=generation_prompt, return_dict=True)
+    try:
+        encoded = tokenizer.apply_chat_template(list(messages), add_generation_prompt=generation_prompt, return_dict=True)
+    except Exception as error:  # whatever the template's own code raises
+        raise SpecError(f"the chat template refuses the conversation: {error}") from error
     return list(encoded["input_ids"])
 
 

@@ -11,7 +11,8 @@ from specdec.distributions import Sampling
 from specdec.errors import SpecError
 from specdec.records import Generation
 from specdec.training.conversations import Messages
-from specdec.training.own_lines import appending, known_lines
+from specdec.training.identity import target_name
+from specdec.training.own_lines import appending, check_target, known_lines
 
 START = b'{"messages": '
 """How every line of answers begins."""
@@ -30,10 +31,11 @@ class DistillPlan:
 def distill(decoder: Decoder, questions: Sequence[Messages], plan: DistillPlan, path: Path) -> Iterator[int]:
     """Answers to the questions, appended to `path` batch by batch; yields how many are done.
 
-    Goes on where an earlier call with the same questions and plan was stopped: a line cut short is dropped. Raises SpecError
-    for a file that holds anything else, which is left as it is.
+    Goes on where an earlier call with the same questions, plan and target was stopped: a line cut short is dropped. Raises
+    SpecError for a file that holds anything else, which is left as it is.
     """
-    done = _answered(path, questions, plan)
+    target = target_name(decoder.target.facts.description)
+    done = _answered(path, questions, plan, target)
     sampling = Sampling(temperature=plan.temperature)
     with appending(path) as file:
         for start in range(done, len(questions), plan.batch):
@@ -41,7 +43,7 @@ def distill(decoder: Decoder, questions: Sequence[Messages], plan: DistillPlan, 
             seeds = [plan.seed + start + offset for offset in range(len(some))]
             answers = decoder.generate(some, max_new_tokens=plan.max_new_tokens, sampling=sampling, seed=seeds)
             for question, answer, seed in zip(some, answers, seeds, strict=True):
-                file.write(json.dumps(_record(question, answer, _settings(plan, seed))) + "\n")
+                file.write(json.dumps(_record(question, answer, _settings(plan, seed), target)) + "\n")
             file.flush()
             yield start + len(some)
 
@@ -63,14 +65,14 @@ def _settings(plan: DistillPlan, seed: int) -> dict[str, float]:
     return {"temperature": plan.temperature, "max_new_tokens": plan.max_new_tokens, "seed": seed}
 
 
-def _record(question: Messages, answer: Generation, settings: Mapping[str, float]) -> Mapping[str, Any]:
+def _record(question: Messages, answer: Generation, settings: Mapping[str, float], target: str) -> Mapping[str, Any]:
     if answer.text is None:
         raise SpecError("a target without a tokenizer gives no texts to learn from")
     said = {"role": "assistant", "content": answer.text}
-    return {"messages": [*question, said], **settings, "finish": answer.finish_reason}
+    return {"messages": [*question, said], **settings, "finish": answer.finish_reason, "target": target}
 
 
-def _answered(path: Path, questions: Sequence[Messages], plan: DistillPlan) -> int:
+def _answered(path: Path, questions: Sequence[Messages], plan: DistillPlan, target: str) -> int:
     """Questions whose answers the file has, each as this plan answers it. Raises SpecError for any other line."""
 
     def check(record: Any, where: str, number: int) -> None:
@@ -80,5 +82,6 @@ def _answered(path: Path, questions: Sequence[Messages], plan: DistillPlan) -> i
         for name, wanted in settings.items():
             if record[name] != wanted:
                 raise SpecError(f"{where}: was answered with {name} {record[name]}, not {wanted}; give another name")
+        check_target(record, where, target)
 
     return len(known_lines(path, START, check))

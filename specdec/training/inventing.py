@@ -9,7 +9,8 @@ from specdec.decoder import Decoder
 from specdec.distributions import Sampling
 from specdec.errors import SpecError, TargetMismatch
 from specdec.interfaces import TextCodec
-from specdec.training.own_lines import appending, known_lines
+from specdec.training.identity import target_name
+from specdec.training.own_lines import appending, check_target, known_lines
 
 START = b'{"messages": '
 PROBES = ("0", "a", "The", "?")
@@ -29,8 +30,8 @@ def invent(decoder: Decoder, count: int, path: Path, *, max_new_tokens: int, bat
     codec = decoder.target.codec
     if codec is None:
         raise TargetMismatch(f"{decoder.target.facts.description} has no tokenizer, so that it cannot ask anything")
-    opening = user_opening(codec)
-    known = known_lines(path, START, _checker(max_new_tokens, seed))
+    opening, target = user_opening(codec), target_name(decoder.target.facts.description)
+    known = known_lines(path, START, _checker(max_new_tokens, seed, target))
     texts = {record["messages"][0]["content"] for record in known}
     next_seed, barren = (known[-1]["seed"] + 1 if known else seed), 0
     with appending(path) as file:
@@ -44,8 +45,8 @@ def invent(decoder: Decoder, count: int, path: Path, *, max_new_tokens: int, bat
                 text = (answer.text or "").strip()
                 if answer.finish_reason != "length" and text and text not in texts and len(texts) < count:
                     texts.add(text)
-                    line = {"messages": [{"role": "user", "content": text}], "max_new_tokens": max_new_tokens, "seed": its_seed}
-                    file.write(json.dumps(line) + "\n")
+                    settings = {"max_new_tokens": max_new_tokens, "seed": its_seed, "target": target}
+                    file.write(json.dumps({"messages": [{"role": "user", "content": text}], **settings}) + "\n")
             file.flush()
             barren = 0 if len(texts) > before else barren + 1
             if barren == BARREN:
@@ -68,7 +69,7 @@ def user_opening(codec: TextCodec) -> list[int]:
     return first[:length]
 
 
-def _checker(max_new_tokens: int, seed: int) -> Any:
+def _checker(max_new_tokens: int, seed: int, target: str) -> Any:
     def check(record: Any, where: str, place: int) -> None:
         (message,) = record["messages"]
         if message["role"] != "user" or not isinstance(message["content"], str):
@@ -78,5 +79,6 @@ def _checker(max_new_tokens: int, seed: int) -> Any:
             raise SpecError(f"{where}: was drawn with max_new_tokens {had}, not {max_new_tokens}; give another name")
         if record["seed"] < seed + place:
             raise SpecError(f"{where}: was drawn with seed {record['seed']}, before {seed}; give another name")
+        check_target(record, where, target)
 
     return check

@@ -65,6 +65,14 @@ class Trainer:
             return self.step / budget.steps
         return self.seconds / (budget.seconds or 1.0)
 
+    @property
+    def spent(self) -> str:
+        """How much of the budget that is, in words."""
+        budget = self.spec.budget
+        if budget.steps is not None:
+            return f"the run has made {self.step} steps, of budget.steps: {budget.steps}"
+        return f"the run has trained for {self.seconds:.0f} seconds, of budget.seconds: {budget.seconds:g}"
+
     def run(self, stop_after: int | None = None) -> None:
         """Train to the end of the budget, or for `stop_after` more steps."""
         last = None if stop_after is None else self.step + stop_after
@@ -180,7 +188,7 @@ class Trainer:
             "head": self.head.state_dict(), "optimizers": [o.state_dict() for o in self.optimizers],
             "counters": {name: getattr(self, name) for name in COUNTERS},
             "epoch_shards": [str(path) for path in self.epoch_shards], "draft_ids": self.borrowed.draft_ids,
-            "spec": self.spec.model_dump(mode="json"),
+            "config": self.head.config.model_dump(mode="json"), "spec": self.spec.model_dump(mode="json"),
         }  # fmt: skip
         torch.save(state, path.with_suffix(".partial"))
         path.with_suffix(".partial").rename(path)

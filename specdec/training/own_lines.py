@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from specdec.errors import SpecError
+from specdec.training.identity import same_target
 
 Check = Callable[[Any, str, int], None]
 """Raises SpecError for a record, named by where it is, that is not what this call would write at this place (from 0)."""
 
 
 def known_lines(path: Path, start: bytes, check: Check) -> list[Any]:
-    """The records that are there; an unfinished last line is cut off.
+    """The records that are there; an unfinished last line is cut off, and one that only lacks its end of line gets it.
 
     start: how every line begins. Raises SpecError for a file with anything else in it, which is left as it is.
     """
@@ -24,19 +25,41 @@ def known_lines(path: Path, start: bytes, check: Check) -> list[Any]:
         raise SpecError(f"{path}: cannot be read: {error.strerror}") from error
     whole = content.rfind(b"\n") + 1
     records = [_record(line, f"{path}:{place + 1}", place, check) for place, line in enumerate(content[:whole].splitlines())]
-    if whole < len(content):
-        if not records and not start.startswith(content[: len(start)]):
-            raise SpecError(f"{path}: is there and holds no lines of this command; give another name")
-        with path.open("r+b") as file:
-            file.truncate(whole)
+    if last := content[whole:]:
+        where = f"{path}:{len(records) + 1}"
+        if _is_cut_short(last, start):
+            with path.open("r+b") as file:
+                file.truncate(whole)
+        else:
+            records.append(_record(last, where, len(records), check))
+            with path.open("ab") as file:
+                file.write(b"\n")
     return records
+
+
+def check_target(record: Any, where: str, now: str) -> None:
+    """Raise SpecError for a line of another target. Lines of before targets were kept name none, and pass."""
+    before = record.get("target", now)
+    if not isinstance(before, str) or not same_target(before, now):
+        raise SpecError(f"{where}: was written by target {before!r}, not {now!r}; give another name")
+
+
+def _is_cut_short(line: bytes, start: bytes) -> bool:
+    """Whether a line begins as ours do, in ASCII, and ends before its JSON does."""
+    if not start.startswith(line[: len(start)]) or not line.isascii():
+        return False
+    try:
+        json.JSONDecoder().raw_decode(line.decode("ascii"))
+    except ValueError:
+        return True
+    return False
 
 
 def _record(line: bytes, where: str, place: int, check: Check) -> Any:
     try:
         record = json.loads(line)
         check(record, where, place)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise SpecError(f"{where}: is there and is no line of this command; give another name") from error
     return record
 

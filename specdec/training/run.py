@@ -8,19 +8,20 @@ from typing import Any
 
 import torch
 
-from specdec.errors import SpecError, TargetMismatch
-from specdec.heads.config import HeadConfig
+from specdec.errors import TargetMismatch
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
+from specdec.targets.capability import text_config
 from specdec.targets.gguf_cache import unpacked_folder
 from specdec.targets.loading import load_model, load_tokenizer
 from specdec.targets.model_call import ModelCall
-from specdec.training.building import borrow, draft_ids, fresh_head, fused_layers, head_config
+from specdec.training.building import borrow, check_plan, draft_ids, fresh_head, fused_layers, head_config, head_sizes
 from specdec.training.dataset import FeatureSet, coverage
 from specdec.training.features import FeaturePlan
 from specdec.training.loop import Trainer
+from specdec.training.places import check_places
 from specdec.training.processes import Processes, processes
-from specdec.training.resuming import read_checkpoint
+from specdec.training.resuming import head_as_left, read_checkpoint, restored
 from specdec.training.spec import TrainingSpec
 from specdec.training.store import FeatureStore
 from specdec.training.validation import Borrowed
@@ -31,26 +32,31 @@ Report = Callable[[dict[str, Any]], None]
 def trainer(spec: TrainingSpec, report: Report) -> Trainer:
     """A fresh trainer, or the one of the spec's output folder as its checkpoint left it; features are computed first.
 
-    Raises SpecError for a checkpoint of a run that differs in what cannot change midway.
+    What can be known is looked at before features are computed. Raises SpecError, as for a checkpoint of a run that differs in
+    what cannot change midway, and CheckpointError for one that is damaged.
     """
     together = processes()
+    check_places(spec)
     state = read_checkpoint(spec)
+    left = None if state is None else head_as_left(spec, state)
     call, tokenizer = _target(spec)
     spec = spec.model_copy(update={"head": spec.head.model_copy(update={"layers": fused_layers(spec.head, call.num_layers)})})
+    head_sizes(spec.head, text_config(call.config))
     plan = FeaturePlan(spec.data.top_k, spec.head.layers or spec.data.keep_layers)
+    check_plan(plan, call.vocab_size, call.num_layers)
     store = FeatureStore(spec.features, spec.data, tokenizer, call, plan, spec.data_seed)
-    held_out = _prepare(store, spec, report if together.is_first else _nothing, together)
     counts = store.counts(call.vocab_size)
     ids = draft_ids(spec.head, counts) if state is None else state["draft_ids"]
     borrowed = borrow(call, None if ids is None else ids.to(call.device))
-    head = _fresh(spec, call, borrowed, store) if state is None else _as_left(spec)
+    held_out = _prepare(store, spec, report if together.is_first else _nothing, together)
+    head = _fresh(spec, call, borrowed, store) if left is None else left
     if ids is not None and together.is_first:
         report({"covered": {"train": coverage(counts, ids), "held_out": coverage(held_out.token_counts(call.vocab_size), ids)}})
     dtype = torch.bfloat16 if spec.autocast else torch.float32
     borrowed = Borrowed(borrowed.embedding.to(dtype), borrowed.lm_head.to(dtype), ids)
     run = Trainer(spec, head.to(call.device), borrowed, _growing(store, spec, together), held_out, report, together)
     if state is not None:
-        run.restore(state)
+        restored(run, state)
     return run
 
 
@@ -65,23 +71,27 @@ def _target(spec: TrainingSpec) -> tuple[ModelCall, Any]:
     tokenizer = load_tokenizer(folder, **trust)
     if tokenizer is None:
         raise TargetMismatch(f"'{folder}' comes without a tokenizer, so that conversations cannot be read")
-    return ModelCall(load_model(folder, dtype=target.dtype, device=target.device, attention="sdpa", **trust)), tokenizer
+    return ModelCall(
+        load_model(folder, dtype=target.dtype, device=target.device, attention=target.attention, **trust)
+    ), tokenizer
 
 
 def _prepare(store: FeatureStore, spec: TrainingSpec, report: Report, together: Processes) -> FeatureSet:
-    """Say what features will cost, and compute as many as the first step needs: the first process for all."""
+    """Say what features will cost, and compute as many as the first step needs: the first process for all.
+
+    The held-out ones come first, so that it is known soon whether they can be validated on.
+    """
     held, parts = f"{spec.data.validate_on}-held", list(spec.data.sources)
     if together.is_first:
+        store.cost([held, *parts])  # refuses shards of another target before any is written
         store.write([held])
+    together.wait()
+    held_out = FeatureSet(store.present(held), layers=bool(spec.head.layers)).greedy_only()
+    if together.is_first:
         report({"features_missing": asdict(store.cost(parts))})
         store.grow(0)
     together.wait()
-    found = store.present(held)
-    if not found:
-        raise SpecError(
-            f"no conversation of '{spec.data.validate_on}' is held out; more of them or a larger data.held_out_share would work"
-        )
-    return FeatureSet(found, layers=bool(spec.head.layers)).greedy_only()
+    return held_out
 
 
 def _growing(store: FeatureStore, spec: TrainingSpec, together: Processes) -> Callable[[int], list[Path]]:
@@ -98,15 +108,10 @@ def _growing(store: FeatureStore, spec: TrainingSpec, together: Processes) -> Ca
 
 def _fresh(spec: TrainingSpec, call: ModelCall, borrowed: Borrowed, store: FeatureStore) -> EagleHead | EagleHead3:
     data = FeatureSet(store.training_shards(), layers=bool(spec.head.layers))
-    config = head_config(spec.head, call.config, borrowed.embedding, data)
+    config = head_config(spec.head, text_config(call.config), borrowed.embedding, data)
     spec.output.mkdir(parents=True, exist_ok=True)
     (spec.output / "config.json").write_text(config.model_dump_json(indent=2))
     return fresh_head(config, borrowed.lm_head, spec.seed)
-
-
-def _as_left(spec: TrainingSpec) -> EagleHead | EagleHead3:
-    config = HeadConfig(**json.loads((spec.output / "config.json").read_text()))
-    return EagleHead3(config) if config.layers else EagleHead(config)
 
 
 def log_to(path: Path) -> Report:

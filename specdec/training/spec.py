@@ -11,7 +11,7 @@ from specdec.heads.config import Inputs
 class Section(BaseModel):
     """A part of a training spec; unknown keys are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class TargetSpec(Section):
@@ -22,6 +22,7 @@ class TargetSpec(Section):
         None
     )
     dtype: Annotated[Literal["float32", "bfloat16", "float16"], Field(description="in which it computes features")] = "bfloat16"
+    attention: Annotated[Literal["sdpa", "eager"], Field(description="soft-capped models take eager only")] = "sdpa"
     device: Annotated[str, Field(description="of target and head: cpu, cuda, ...; auto: a GPU if there is one")] = "auto"
     revision: Annotated[str | None, Field(description="branch, tag or commit of a hub repository")] = None
     trust_remote_code: Annotated[bool, Field(description="run the model code that the repository brings")] = False
@@ -51,7 +52,9 @@ class DataSpec(Section):
     held_out_at_most: Annotated[int, Field(ge=1, description="conversations of a source")] = 100
     tokens_per_shard: Annotated[int, Field(ge=1)] = 25000
     top_k: Annotated[int, Field(ge=1, description="logits kept as soft labels")] = 32
-    keep_layers: Annotated[tuple[int, ...], Field(description="layers whose inputs are kept too, for EAGLE-3")] = ()
+    keep_layers: Annotated[
+        tuple[Annotated[int, Field(ge=0)], ...], Field(description="layers whose inputs are kept too, for EAGLE-3")
+    ] = ()
     first_tokens: Annotated[int | None, Field(ge=1, description="features before the first step; null: all")] = None
     tokens_per_epoch: Annotated[int, Field(ge=0, description="features added before each later epoch")] = 0
 
@@ -181,6 +184,8 @@ class TrainingSpec(Section):
     def _losses_of_the_kind(self) -> "TrainingSpec":
         if self.head.kind == "eagle3" and self.loss_weights.regression:
             raise ValueError(
-                "losses: EAGLE-3 predicts no feature; {regression: 0, cross_entropy: 1} would work, or no losses at all"
+                "losses: EAGLE-3 predicts no feature; {regression: 0, cross_entropy: 1} would work, or losses: null"
             )
+        if not self.loss_weights.regression and not self.loss_weights.cross_entropy:
+            raise ValueError("losses: both weigh 0, so that nothing would be learnt; losses: null takes the published ones")
         return self

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from specdec.errors import SpecError
 from specdec.targets.model_call import ModelCall
-from specdec.training.conversations import Conversation, encode, is_held_out, read_messages, shuffled
+from specdec.training.conversations import Conversation, encode, is_held_out, numbered_messages, shuffled
 from specdec.training.dataset import spoken_counts
 from specdec.training.features import FeaturePlan, fingerprint, read_shard, shard_fault, write_shard
-from specdec.training.spec import DataSpec
+from specdec.training.spec import DataSpec, SourceSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,25 @@ class Cost:
     seconds: float | None
 
 
+def _conversations(name: str, source: SourceSpec, tokenizer: Any) -> list[Conversation]:
+    """Those of one source. Raises SpecError for a bad line, and for a source without a word of the assistant."""
+    found = []
+    for where, messages in numbered_messages(source.path, temperature=source.temperature):
+        try:
+            found.append(encode(messages, tokenizer, source.max_tokens))
+        except SpecError as error:
+            raise SpecError(f"{where}: {error}") from error
+    if not found:
+        of = "" if source.temperature is None else f" with temperature {source.temperature}"
+        raise SpecError(f"data.sources.{name}: {source.path} has no conversation{of}")
+    if not any(any(conversation.spoken) for conversation in found):
+        raise SpecError(
+            f"data.sources.{name}.max_tokens: {source.max_tokens} cuts every conversation of {source.path} before the first "
+            "word of the assistant; a larger one would work"
+        )
+    return found
+
+
 class FeatureStore:
     """The shards in one folder. `call` is only used to write."""
 
@@ -57,12 +76,29 @@ class FeatureStore:
         self._tokens_per_second: float | None = None
         self._planned: dict[str, list[PlannedShard]] = {}
         for name, source in data.sources.items():
-            messages = read_messages(source.path, temperature=source.temperature)
-            conversations = shuffled((encode(m, tokenizer, source.max_tokens) for m in messages), seed)
+            conversations = shuffled(_conversations(name, source, tokenizer), seed)
             held = [c for c in conversations if is_held_out(c.key, data.held_out_share)]
             rest = [c for c in conversations if not is_held_out(c.key, data.held_out_share)]
             self._planned[name] = self._shards(name, rest)
             self._planned[f"{name}-held"] = self._shards(f"{name}-held", held[: data.held_out_at_most])
+        self._check_split()
+
+    def _check_split(self) -> None:
+        """Raise SpecError where nothing is held out to validate on, or nothing is left to learn from."""
+        name = self.data.validate_on
+        held = [c for shard in self._planned[f"{name}-held"] for c in shard.conversations]
+        if not held:
+            raise SpecError(f"no conversation of '{name}' is held out; more of them or a larger data.held_out_share would work")
+        if not any(any(c.spoken) for c in held):
+            raise SpecError(
+                f"data.sources.{name}.max_tokens: {self.data.sources[name].max_tokens} cuts all {len(held)} held-out "
+                "conversations before the first word of the assistant; a larger one would work"
+            )
+        if not any(self._planned[source] for source in self.data.sources):
+            raise SpecError(
+                "all conversations are held out, and none is left to learn from; more of them or a smaller "
+                "data.held_out_share would work"
+            )
 
     def _shards(self, part: str, conversations: Sequence[Conversation]) -> list[PlannedShard]:
         groups: list[list[Conversation]] = []

@@ -128,6 +128,10 @@ def test_answers_of_spec_bench_are_compared_too(folder):
         (["bench", "-s", "letters.yaml", "--prompts", "q.jsonl", "--chat"], "no chat template"),
         (["bench", "-s", "letters.yaml", "--prompts", "q.jsonl", "--top-p", "0"], "--top-p: got 0.0"),
         (["bench", "-s", "letters.yaml", "--prompts", "q.jsonl", "--temperature", "inf"], "--temperature: got inf"),
+        (
+            ["bench", "-s", "letters.yaml", "--prompts", "q.jsonl", "--temperature", "1e-320"],
+            "9.99989e-321, expected 0, which is",
+        ),
         (["bench", "-s", "letters.yaml", "--prompts", "q.jsonl", "-o", "letters.yaml"], "holds no results"),
         (["bench", "-s", "letters.yaml", "--prompts", "q.jsonl", "-o", "."], "cannot be written to: Is a directory"),
         (["report", "gone.jsonl"], "gone.jsonl: cannot be read"),

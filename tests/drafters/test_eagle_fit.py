@@ -5,23 +5,27 @@ import json
 import pytest
 import torch
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, Gemma2Config, GraniteConfig, LlamaConfig
+from transformers import AutoModelForCausalLM, Gemma2Config, GPT2Config, GraniteConfig, LlamaConfig
 
 from specdec.builders.dynamic import Dynamic, DynamicOptions
+from specdec.builders.sampled import Sampled
 from specdec.compose import check, read, workshop
 from specdec.contracts import DrafterDeclaration, Features, Gives
 from specdec.drafters.eagle import EagleDrafter, EagleOptions
 from specdec.drafters.eagle3 import Eagle3Drafter, Eagle3Options
-from specdec.errors import CheckpointError, SpecError, TargetMismatch
+from specdec.errors import CheckpointError, IncompatibleParts, PluginError, SpecError, TargetMismatch
 from specdec.head_drafting.lending import embeddings, lent_rows, readout
 from specdec.head_drafting.loading import ready
 from specdec.heads.checkpoint import HeadCheckpoint
 from specdec.heads.export import write_eagle, write_speculators
 from specdec.interfaces import BuildTools, DraftStart, Frontier
+from specdec.plugins import Kind
 from specdec.records import HiddenStates
 from specdec.targets.assembly import RunSettings, assemble
 from specdec.targets.huggingface import HuggingFaceTarget
 from specdec.targets.tabular import Tabular, TabularTargetOptions
+from specdec.training.saving import save_head
+from specdec.training.validation import Borrowed
 from specdec.tree import TreeSketch
 from specdec.verifiers.match import Match
 
@@ -37,10 +41,12 @@ COMMON = {
     "bos_token_id": None,
     "eos_token_id": None,
 }
+GPT2 = {"vocab_size": 48, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
 FAMILIES = {
     "tied": lambda: LlamaConfig(**COMMON, tie_word_embeddings=True),
     "untied": lambda: LlamaConfig(**COMMON, tie_word_embeddings=False),
     "scaled": lambda: GraniteConfig(**COMMON, embedding_multiplier=3.0, logits_scaling=4.0, tie_word_embeddings=True),
+    "positions learnt": lambda: GPT2Config(**GPT2, initializer_range=0.3, bos_token_id=None, eos_token_id=None),
     "capped": lambda: Gemma2Config(**COMMON, head_dim=8, query_pre_attn_scalar=8, final_logit_softcapping=5.0),
 }
 
@@ -95,6 +101,77 @@ def test_a_head_of_the_other_kind_names_the_drafter_that_would_work(folder):
         Eagle3Drafter.declares(Eagle3Options(head=str(folder / "eagle")))
 
 
+def test_an_eagle3_head_that_does_not_name_its_layers_is_told_from_an_eagle_head_all_the_same(folder):
+    path = folder / "eagle" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "draft_vocab_size": 20}))
+    with pytest.raises(CheckpointError, match="of kind 'eagle3'; drafter 'eagle3' would work"):
+        EagleDrafter.declares(EagleOptions(head=str(folder / "eagle")))
+
+
+@pytest.mark.parametrize("layers", [None, (2, 16, 29)])
+def test_an_eagle_head_of_ones_own_is_told_from_an_eagle3_head_whatever_layers_are_given(head_of, tmp_path, layers):
+    head = head_of()
+    save_head(tmp_path, head.head, Borrowed(torch.zeros(48, 32), torch.zeros(48, 32), None))
+    with pytest.raises(CheckpointError, match="of kind 'eagle'; drafter 'eagle' would work"):
+        Eagle3Drafter.declares(Eagle3Options(head=str(tmp_path), layers=layers))
+
+
+def model_folder(path, **changes):
+    path.mkdir()
+    (path / "config.json").write_text(
+        LlamaConfig(**{**COMMON, "num_hidden_layers": 3, **changes}).to_json_string(use_diff=False)
+    )
+    return str(path)
+
+
+def test_the_template_takes_any_head_whose_config_names_its_layers(folder, tmp_path):
+    shop = workshop()
+    settings = [f"drafter.head={folder / 'eagle3'}", f"target={{use: huggingface, model: {model_folder(tmp_path / 'model')}}}"]
+    plan = check(read("own-model-eagle3", shop, settings=settings), shop)
+    assert (plan.notes, plan.parts[Kind.DRAFTER].declares.features) == ((), Features(layers=(1, 2, 3)))
+    assert check(read("own-model-eagle3", shop), shop).notes == ()
+    with pytest.raises(
+        SpecError, match=r"fuses layers \[1, 2, 3\]; got layers \[2, 16, 29\]; .* drafter\.layers may be left unset"
+    ):
+        check(read("own-model-eagle3", shop, settings=[*settings, "drafter.layers=[2, 16, 29]"]), shop)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        ("eagle", {"hidden_size": 64}, "'eagle' reads hidden states 32 wide; those of target 'huggingface' are 64 wide"),
+        ("eagle3", {"hidden_size": 64}, "'eagle3' reads hidden states 32 wide; those of target 'huggingface' are 64 wide"),
+        ("eagle", {"vocab_size": 47}, "'eagle' is made for a vocabulary of 48 tokens; target 'huggingface' has 47"),
+        ("eagle3", {"vocab_size": 5000}, "'eagle3' is made for a vocabulary of 48 tokens; target 'huggingface' has 5000"),
+    ],
+)
+def test_a_head_of_another_width_or_vocabulary_is_refused_by_a_check(folder, tmp_path, kind, changes, message):
+    shop = workshop()
+    drafter = {"use": kind, "head": str(folder / kind)}
+    target = {"use": "huggingface", "model": model_folder(tmp_path / "model", **changes)}
+    spec = {"name": "x", "drafter": drafter, "target": target, "tree": {"use": "chain"}}
+    with pytest.raises(IncompatibleParts, match=message):
+        check(read(spec, shop), shop)
+    mixed = {**spec, "drafter": {"use": "mixture", "parts": [drafter, {"use": "ngram"}]}, "tree": {"use": "adaptive"}}
+    with pytest.raises(IncompatibleParts, match=message.partition(" ")[2]):
+        check(read(mixed, shop), shop)
+    check(
+        read({**spec, "target": {"use": "huggingface", "model": model_folder(tmp_path / "padded", vocab_size=64)}}, shop), shop
+    )
+
+
+@pytest.mark.parametrize("builder", ["dynamic", "sampled"])
+def test_a_head_whose_logits_are_not_finite_is_named_by_its_folder(target_of, head_of, decoder_of, tmp_path, builder):
+    target, head = target_of(torch.float32), head_of(torch.float32)
+    head.head.fc.weight.fill_(1e38)
+    drafter = EagleDrafter(ready(head, target, dtype=torch.float32, device=target.facts.device, folder=tmp_path))
+    builders = {"dynamic": (Dynamic, DynamicOptions()), "sampled": (Sampled, Sampled.Options(widths=[2, 1]))}
+    declared = drafter, DrafterDeclaration(Gives.DISTRIBUTIONS, Features(last=True))
+    decoder = decoder_of(target, declared, builders[builder], Match)
+    with pytest.raises(PluginError, match=rf"drafter 'eagle': a row of draft logits .*: the head in {tmp_path} gave it"):
+        decoder.generate([[5, 7, 9]], max_new_tokens=4)
+
+
 def test_b73_a_spec_without_a_head_and_one_with_a_whole_model_are_refused_before_weights_load(tmp_path):
     shop = workshop()
     spec = {"name": "x", "tree": {"use": "chain"}, "verifier": {"use": "match"}}
@@ -127,12 +204,13 @@ def test_b80_a_head_of_another_width_or_vocabulary_is_refused_at_load(target_of,
             ready(checkpoint, target, dtype=torch.float64, device=target.facts.device)
         return str(raised.value)
 
-    assert "features 24 wide; those of tiny are 32 wide" in refused(head_of(hidden_size=24))
+    assert "hidden states 24 wide; those of tiny are 32 wide" in refused(head_of(hidden_size=24))
     assert "embeddings are 32 wide; the head's are 24" in refused(
         head_of(hidden_size=24, layers=(0, 1), target_hidden_size=32, own_lm_head=True)
     )
-    assert "a model with 5000 tokens; the target has 48" in refused(head_of(vocab_size=5000))
-    assert "drafts token 59; the target has 48" in refused(head_of(vocab_size=64, draft_vocab_size=30))
+    assert "a vocabulary of 5000 tokens; tiny has 48" in refused(head_of(vocab_size=5000))
+    assert "a vocabulary of 49 tokens; tiny has 48" in refused(head_of(vocab_size=49))
+    assert "a vocabulary of 64 tokens; tiny has 48" in refused(head_of(vocab_size=64, draft_vocab_size=30))
 
 
 def test_b70_layers_that_a_shallow_target_lacks_are_refused(target_of, head_of):
@@ -241,8 +319,9 @@ def test_a_padded_target_drafts_with_a_head_of_the_unpadded_vocabulary(target_of
     checkpoint = HeadCheckpoint(head_of(torch.float32, vocab_size=40).head, None, table, None)
     embed = embeddings(checkpoint, target, torch.float32, target.facts.device)
     assert torch.equal(embed(torch.tensor([39, 45])), table[[39, 0]])
-    wide = HeadCheckpoint(head_of(torch.float32, vocab_size=64).head, None, None, torch.randn(64, 32))
-    assert readout(wide, target, target.facts.device)(torch.randn(1, 32)).shape == (1, 48)
+    own = HeadCheckpoint(head_of(torch.float32, vocab_size=40).head, None, None, torch.randn(40, 32))
+    ready(own, target, dtype=torch.float32, device=target.facts.device)
+    assert readout(own, target, target.facts.device)(torch.randn(1, 32)).shape == (1, 40)
 
 
 def test_hidden_states_of_no_tokens_are_no_surprise(target_of, drafter_of):

@@ -254,6 +254,51 @@ def test_without_a_base_it_is_ten_thousand_and_two_bases_are_refused(folder):
         read_head_config(folder({**LLAMA, "rope_scaling": {"type": "dynamic", "factor": 8.0}}, {}))
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rope_scaling": {"rope_type": "llama3", **SCALING, "factor": "x"}}, r"config\.json: rope_scaling\.factor: got 'x'"),
+        ({"rope_scaling": {"rope_type": "llama3", **SCALING, "factor": 0}}, r"rope_scaling\.factor: got 0"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": float("nan")}}, r"rope_scaling\.factor: got nan"),
+        ({"rope_scaling": {"rope_type": "linear"}}, r"rope_scaling\.factor: it is missing"),
+        ({"rope_scaling": {"rope_type": "llama3", **SCALING, "high_freq_factor": 1.0}}, "not below high_freq_factor"),
+        ({"rope_scaling": {"rope_type": "dynamic"}}, r"config\.json: rope scaling 'dynamic' is not known"),
+        ({"rope_scaling": "linear"}, r"config\.json does not describe a head"),
+        ({"rope_theta": float("inf")}, "rope_theta: .*finite"),
+        ({"rope_theta": [1]}, "does not describe a head"),
+        ({"rope_theta": 1e4, "rope_parameters": {"rope_theta": "x"}}, "several rope bases: 10000.0, x"),
+        ({"rms_norm_eps": float("inf")}, "rms_norm_eps: .*finite"),
+        ({"num_attention_heads": 0}, "lacks num_attention_heads"),
+        ({"draft_vocab_size": 6, "eagle_config": [1]}, "does not describe a head"),
+        ({"draft_vocab_size": 6, "eagle_aux_hidden_state_layer_ids": 3}, "does not describe a head"),
+    ],
+)
+def test_a_setting_that_is_no_number_is_named_with_its_file(folder, changes, message):
+    with pytest.raises(CheckpointError, match=message):
+        read_head_config(folder({**LLAMA, **changes}, {}))
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (torch.ones(HIDDEN, dtype=torch.int64), r"no floating-point numbers: fc\.bias"),
+        (torch.full((HIDDEN,), float("nan")), r"have NaN or infinity: fc\.bias"),
+        (torch.full((HIDDEN,), float("-inf")), r"have NaN or infinity: fc\.bias"),
+    ],
+)
+def test_weights_that_are_no_finite_floating_point_numbers_are_named(folder, value, message):
+    with pytest.raises(CheckpointError, match=message):
+        read_head(folder(LLAMA, {**eagle_tensors(), "fc.bias": value}), dtype=torch.float32)
+
+
+def test_a_pickle_that_is_junk_is_refused(folder):
+    place = folder(LLAMA, {})
+    for content in (b"junk", bytes(range(256))):
+        (place / "pytorch_model.bin").write_bytes(content)
+        with pytest.raises(CheckpointError, match="the weights cannot be read"):
+            read_head(place)
+
+
 @pytest.mark.parametrize("layer", ["midlayer", "layers.0"])
 def test_b64_an_eagle3_head_reads_with_both_names_of_its_layer_and_offsets_become_ids(folder, layer):
     tensors = eagle3_tensors(layer)

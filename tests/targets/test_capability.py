@@ -78,7 +78,7 @@ def test_layers_without_a_tree_mask_declare_that_they_score_no_trees():
 
 def test_a_plain_decoder_declares_its_sizes():
     config = LlamaConfig(vocab_size=100, num_hidden_layers=3, max_position_embeddings=77)
-    assert declared(config) == TargetDeclaration(100, 3, 77)
+    assert declared(config) == TargetDeclaration(100, 3, 77, hidden_size=config.hidden_size)
     assert declared(config, max_context=50).max_positions == 50
     assert declared(config, max_context=500).max_positions == 77
     assert declared(BloomConfig(), max_context=500).max_positions == 500

@@ -68,8 +68,9 @@ def test_greedy_decoding_equals_transformers_generate_with_a_padded_vocabulary(t
 
 def test_declared_and_loaded_sizes_agree(folder, target):
     declared = HuggingFaceTarget.declares(HuggingFaceOptions(model=str(folder), max_context=100))
-    assert declared == TargetDeclaration(96, 2, 100)
-    assert build(folder, max_context=100, probe=False).facts.max_positions == 100
+    facts = build(folder, max_context=100, probe=False).facts
+    assert declared == TargetDeclaration(96, 2, 100, hidden_size=facts.hidden_size)
+    assert facts.max_positions == 100
 
 
 def test_nothing_is_known_of_a_hub_model_that_is_not_at_hand():

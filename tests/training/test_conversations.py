@@ -87,12 +87,48 @@ def test_lines_are_read_in_both_forms_and_by_temperature(tmp_path):
     assert list(read_messages(path, temperature=0.0)) == [talk(("user", "a"), ("assistant", "b"))]
 
 
-@pytest.mark.parametrize("line", ["{", '{"messages": 3}', '{"prompt": "a"}'])
-def test_a_bad_line_is_named_by_its_number(tmp_path, line):
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        "9" * 5000,
+        "[" * 9999,
+        "[1]",
+        '"messages"',
+        "null",
+        '{"prompt": "a"}',
+        '{"question": null, "answer": "b"}',
+        '{"question": 3}',
+        '{"messages": 3}',
+        '{"messages": []}',
+        '{"messages": ["a"]}',
+        '{"messages": {"role": "user"}}',
+        '{"messages": [{"role": "user"}]}',
+        '{"messages": [{"role": "user", "content": null}]}',
+        '{"messages": [{"role": "user", "content": 3}, {"role": "assistant", "content": "b"}]}',
+        '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": null}]}',
+        '{"messages": [{"role": ["user"], "content": "a"}]}',
+        '{"messages": [{"role": "bot", "content": "a"}]}',
+        r'{"messages": [{"role": "user", "content": "\ud800"}]}',
+    ],
+)
+def test_a_bad_line_is_named_by_its_number_for_training_and_for_distilling_alike(tmp_path, line):
     path = tmp_path / "bad.jsonl"
-    path.write_text('{"question": "a", "answer": "b"}\n' + line + "\n")
-    with pytest.raises(SpecError, match=r"bad\.jsonl:2"):
-        list(read_messages(path))
+    path.write_text('{"question": "a", "answer": "b", "temperature": 1.0}\n' + line + "\n")
+    for options in ({}, {"answered": False}, {"temperature": 1.0}):
+        if "temperature" in options and line.startswith("{") and line.endswith("}"):
+            continue
+        with pytest.raises(SpecError, match=r"bad\.jsonl:2: "):
+            list(read_messages(path, **options))
+
+
+def test_a_template_that_refuses_a_conversation_is_an_error_of_ours():
+    class Strict(Letters):
+        def apply_chat_template(self, messages, **options):
+            raise RuntimeError("roles must alternate")
+
+    with pytest.raises(SpecError, match="the chat template refuses the conversation: roles must alternate"):
+        encode(talk(("user", "a"), ("assistant", "x")), Strict(), 100)
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe"])

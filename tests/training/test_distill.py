@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 from specdec.cli import app
 from specdec.errors import SpecError
 from specdec.training.distill import DistillPlan, distill, questions_of
+from specdec.training.identity import same_target, target_name
 
 
 @pytest.fixture
@@ -68,13 +69,74 @@ def test_answers_to_other_questions_or_by_another_plan_are_not_gone_on_with(deco
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("content", ["notes of mine", "notes of mine\nand more", '{"messages": [3]}\n'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "notes of mine",
+        "notes of mine\nand more",
+        '{"messages": [3]}\n',
+        '{"messages": []}\n',
+        '{"messages": [{"role": "user", "content": "mine"}, {"role": "assistant", "content": "x"}]}',
+        '{"messages": [{"role": "user", "content": "mine"}]} and a word',
+        '{"messages": [{"role": "user", "content": "caf\u00e9',
+        "[1]",
+    ],
+)
 def test_a_file_that_holds_something_else_is_left_as_it_is(decoder, tmp_path, content):
     path = tmp_path / "notes.txt"
-    path.write_text(content)
+    path.write_text(content, encoding="utf-8")
     with pytest.raises(SpecError, match="give another name"):
         list(distill(decoder, QUESTIONS, PLAN, path))
-    assert path.read_text() == content
+    assert path.read_text(encoding="utf-8") == content
+
+
+def test_a_last_line_of_ones_own_that_lacks_only_its_end_is_kept(decoder, tmp_path):
+    path = tmp_path / "own.jsonl"
+    list(distill(decoder, QUESTIONS, PLAN, path))
+    whole = path.read_text()
+    path.write_text(whole[:-1])
+    assert list(distill(decoder, QUESTIONS, PLAN, path)) == []
+    assert path.read_text() == whole
+
+
+def test_a_line_of_another_command_behind_ones_own_is_not_cut_off(decoder, tmp_path):
+    path = tmp_path / "own.jsonl"
+    next(distill(decoder, QUESTIONS, PLAN, path))
+    path.write_text(path.read_text() + "a note")
+    before = path.read_bytes()
+    with pytest.raises(SpecError, match=r"own\.jsonl:5: is there and is no line of this command"):
+        list(distill(decoder, QUESTIONS, PLAN, path))
+    assert path.read_bytes() == before
+
+
+def test_a_file_of_another_target_is_not_gone_on_with(decoder, compose, table, watched, chain_of, digits, tmp_path):
+    path = tmp_path / "own.jsonl"
+    next(distill(decoder, QUESTIONS, PLAN, path))
+    assert {line["target"] for line in lines(path)} == {decoder.target.facts.description}
+    before = path.read_bytes()
+    other = compose(watched(table(9, seed=3), digits()), chain_of(2))
+    with pytest.raises(SpecError, match=r"own\.jsonl:1: was written by target 'table over \d+ tokens', not 'table over 9"):
+        list(distill(other, QUESTIONS, PLAN, path))
+    assert path.read_bytes() == before
+
+
+def test_lines_of_before_targets_were_kept_are_gone_on_with(decoder, tmp_path):
+    path = tmp_path / "own.jsonl"
+    next(distill(decoder, QUESTIONS, PLAN, path))
+    old = [{name: value for name, value in line.items() if name != "target"} for line in lines(path)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in old))
+    assert list(distill(decoder, QUESTIONS, PLAN, path)) == [8, 11]
+
+
+def test_one_folder_by_two_paths_and_a_moved_folder_are_one_target(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("tiny", "tiny2"):
+        (tmp_path / name).mkdir()
+    assert same_target("./tiny", str(tmp_path / "tiny"))
+    assert same_target("/gone/tiny", "tiny")
+    assert not same_target("tiny", "tiny2")
+    assert not same_target("org/tiny", "org/tiny2")
+    assert target_name("tiny, bitwise at width 4") == "tiny"
 
 
 def test_answers_that_cannot_be_written_are_refused(decoder, tmp_path):
@@ -88,7 +150,9 @@ def test_answers_that_cannot_be_written_are_refused(decoder, tmp_path):
 def test_the_command_refuses_an_endless_temperature_and_a_file_without_questions(tmp_path):
     path = tmp_path / "none.jsonl"
     path.write_text("")
-    for words, said in (["--temperature", "inf"], "expected a finite number"), ([], "no questions in it"):
+    cases = (["--temperature", "inf"], "expected a finite number"), ([], "no questions in it")
+    tiny = ["--temperature", "1e-320"], "--temperature: got 9.99989e-321, expected 0, which is greedy, or at least 1e-06"
+    for words, said in (*cases, tiny):
         result = CliRunner().invoke(app, ["data", "distill", str(path), str(tmp_path / "own.jsonl"), *words])
         assert result.exit_code == 2
         assert said in result.stderr

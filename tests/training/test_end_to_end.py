@@ -8,7 +8,7 @@ import pytest
 import torch
 import typer
 from safetensors.torch import load_file
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 from typer.testing import CliRunner
 
 from specdec.cli import train
@@ -73,6 +73,32 @@ def run(*arguments):
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert result.exit_code == 0, result.output + str(result.exception)
     return result.output
+
+
+@pytest.fixture(scope="module")
+def gpt2(model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gpt2")
+    torch.manual_seed(0)
+    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256}
+    GPT2LMHeadModel(GPT2Config(vocab_size=49152, **sizes, initializer_range=0.3, eos_token_id=2)).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(model / name, folder / name)
+    return folder
+
+
+@pytest.mark.slow
+def test_a_head_for_gpt2_trains_and_drafts(gpt2, tmp_path):
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text("".join(json.dumps({"question": f"What is {n}?"}) + "\n" for n in range(24)))
+    run("data", "distill", questions, tmp_path / "own.jsonl", "--target", gpt2, "--max-new-tokens", 20)
+    spec = tmp_path / "tiny.yaml"
+    spec.write_text(SPEC.format(model=gpt2, kind="eagle", layers="[]", regression=0.1))
+    assert "step 6" in run("train", spec, "--set", "target.dtype=float32")
+    target = {"use": "huggingface", "model": str(gpt2), "dtype": "float32"}
+    drafting = load("own-model-eagle", target=target, set={"drafter.head": str(tmp_path / "run" / "head")})
+    plain = load("plain", target=target)
+    (ours,), (theirs,) = (d.generate(["What is 7?"], max_new_tokens=12) for d in (drafting, plain))
+    assert ours.tokens == theirs.tokens
 
 
 @pytest.mark.slow

@@ -6,14 +6,16 @@ from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaConfig, LlamaForC
 
 from specdec.errors import SpecError, TargetMismatch
 from specdec.targets.model_call import ModelCall
-from specdec.training.building import borrow
-from specdec.training.conversations import Conversation
+from specdec.training.building import borrow, check_plan
+from specdec.training.conversations import Conversation, is_held_out, prompt_key
 from specdec.training.dataset import FeatureSet
 from specdec.training.features import FeaturePlan, fingerprint, read_shard, write_shard
 from specdec.training.spec import DataSpec, SourceSpec
 from specdec.training.store import FeatureStore
 
 VOCAB = 60
+SHORT = '{"question": "a", "answer": "b"}\n'
+"""A question that is not held out."""
 
 
 @pytest.fixture(scope="module")
@@ -183,13 +185,68 @@ def test_each_option_of_the_data_does_what_it_says(store, tmp_path):
     plain = store()
     assert max(len(c.token_ids) for c in conversations(plain)) > 12
     assert max(len(c.token_ids) for c in conversations(store(source={"max_tokens": 12}))) == 12
-    assert conversations(store(source={"temperature": 0.5})) == []
+    with pytest.raises(SpecError, match=r"data\.sources\.talks: .*talks\.jsonl has no conversation with temperature 0\.5"):
+        store(source={"temperature": 0.5})
     assert len(conversations(store(held_out_share=0.5))) < len(conversations(plain))
     assert len(conversations(store(held_out_at_most=2), "talks-held")) == 2 < len(conversations(plain, "talks-held"))
     assert len(store(tokens_per_shard=50)._planned["talks"]) > len(plain._planned["talks"])
     other = store(seed=1)
     assert conversations(other) != conversations(plain)
     assert {c.key for c in conversations(other)} == {c.key for c in conversations(plain)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"source": {"max_tokens": 8}, "answer": "?"}, None),
+        (
+            {"source": {"max_tokens": 8}},
+            r"data\.sources\.talks\.max_tokens: 8 cuts every conversation of .*talks\.jsonl before",
+        ),
+        ({"held_out_share": 1e-9}, "no conversation of 'talks' is held out"),
+        ({"held_out_share": 1 - 1e-9}, "none is left to learn from"),
+    ],
+)
+def test_data_that_leaves_nothing_to_learn_from_or_validate_on_is_refused_before_a_forward(store, tmp_path, changes, message):
+    question = "?" if changes.pop("answer", None) else "a question that is long"
+    path = tmp_path / "talks.jsonl"
+    path.write_text("".join(f'{{"question": "{question}{n}", "answer": "words"}}\n' for n in range(60)))
+    if message is None:
+        store(**changes)
+        return
+    with pytest.raises(SpecError, match=message):
+        store(**changes)
+
+
+def test_held_out_conversations_that_are_cut_to_nothing_are_told_by_their_source(store, tmp_path):
+    path = tmp_path / "talks.jsonl"
+    words = [f"{n} and more" for n in range(60)]
+    long = {word for word in words if is_held_out(prompt_key([{"role": "user", "content": word}]), 0.2)}
+    path.write_text("".join(f'{{"question": "{word}", "answer": "a"}}\n' for word in sorted(long)) + SHORT)
+    with pytest.raises(SpecError, match=rf"max_tokens: 8 cuts all {len(long)} held-out conversations"):
+        store(source={"max_tokens": 8})
+
+
+def test_a_conversation_that_teaches_nothing_is_named_by_its_line(store, tmp_path):
+    path = tmp_path / "talks.jsonl"
+    path.write_text(path.read_text() + '{"messages": [{"role": "user", "content": "a"}]}\n')
+    with pytest.raises(SpecError, match=r"talks\.jsonl:61: a conversation without a word of the assistant"):
+        store()
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        (FeaturePlan(top_k=VOCAB + 1), f"top_k: 61 of {VOCAB} tokens"),
+        (FeaturePlan(top_k=10**30), f"at most {VOCAB} would work"),
+        (FeaturePlan(layers=(4,)), r"keep_layers: \[4\] for a target of 3 layers"),
+        (FeaturePlan(layers=(1, 1)), "different numbers from 0 to 3"),
+    ],
+)
+def test_features_that_the_target_cannot_give_are_refused(plan, message):
+    with pytest.raises(SpecError, match=message):
+        check_plan(plan, VOCAB, 3)
+    check_plan(FeaturePlan(top_k=VOCAB, layers=(0, 3)), VOCAB, 3)
 
 
 def test_an_epoch_adds_what_it_is_to_have_and_asked_again_adds_nothing(store):

@@ -1,7 +1,9 @@
 import json
 
 import pytest
+from typer.testing import CliRunner
 
+from specdec.cli import app
 from specdec.distributions import Sampling
 from specdec.errors import SpecError, TargetMismatch
 from specdec.training.inventing import BARREN, invent, user_opening
@@ -74,6 +76,30 @@ def test_questions_of_other_draws_are_not_gone_on_with(decoder, tmp_path, change
     with pytest.raises(SpecError, match=words):
         list(invent(decoder, 9, path, **SETTINGS | changed))
     assert path.read_bytes() == before
+
+
+def test_questions_of_another_target_and_lines_of_ones_own_are_not_gone_on_with_or_cut_off(asking, decoder, tmp_path):
+    path = tmp_path / "questions.jsonl"
+    next(invent(decoder, 9, path, **SETTINGS))
+    before = path.read_bytes()
+    with pytest.raises(SpecError, match=r"questions\.jsonl:1: was written by target"):
+        list(invent(asking(9), 9, path, **SETTINGS))
+    assert path.read_bytes() == before
+    mine = '{"messages": [{"role": "user", "content": "a question of mine"}]}'
+    path.write_text(mine)
+    with pytest.raises(SpecError, match=r"questions\.jsonl:1: is there and is no line of this command"):
+        list(invent(decoder, 9, path, **SETTINGS))
+    assert path.read_text() == mine
+
+
+def test_the_command_says_how_many_questions_there_are_where_fewer_are_wanted(decoder, tmp_path, monkeypatch):
+    path = tmp_path / "questions.jsonl"
+    list(invent(decoder, 3, path, **SETTINGS))
+    monkeypatch.setattr("specdec.cli.train.load", lambda strategy, target: decoder)
+    for wanted, said in ((2, "has 3 questions already, more than the 2 wanted"), (3, "has 3 questions already\n")):
+        options = ["--max-new-tokens", "6", "--seed", "5"]
+        result = CliRunner().invoke(app, ["data", "invent", str(wanted), str(path), *options])
+        assert (result.exit_code, said in result.output) == (0, True)
 
 
 def test_a_target_that_has_nothing_more_to_ask_is_said_to_have_none(asking, tmp_path):

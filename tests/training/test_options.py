@@ -3,11 +3,12 @@
 import pytest
 import torch
 from pydantic import BaseModel
+from transformers import GPT2Config, OPTConfig
 
 from specdec.errors import SpecdecWarning, SpecError
 from specdec.heads.config import Inputs
 from specdec.heads.eagle import EagleHead
-from specdec.training.building import draft_ids, fresh_head, fused_layers, head_config
+from specdec.training.building import draft_ids, fresh_head, fused_layers, head_config, head_sizes
 from specdec.training.dataset import FeatureSet
 from specdec.training.optimizer import optimizers
 from specdec.training.reading import read_training_spec
@@ -53,7 +54,7 @@ SHAPE = {
 
 ELSEWHERE = {
     *("name", "head.kind", "head.layers", "validate_every", "checkpoint_every", "budget.steps", "budget.seconds"),
-    *(f"target.{name}" for name in ("use", "model", "dtype", "device", "revision", "trust_remote_code")),
+    *(f"target.{name}" for name in ("use", "model", "dtype", "attention", "device", "revision", "trust_remote_code")),
     *(f"data.sources.{name}" for name in ("path", "max_tokens", "repeat", "temperature")),
     *(f"data.{name}" for name in ("validate_on", "held_out_share", "held_out_at_most", "tokens_per_shard", "top_k")),
     *("data.keep_layers", "data.first_tokens", "data.tokens_per_epoch", "features", "output", "data_seed"),
@@ -116,6 +117,15 @@ def test_sizes_that_do_not_fit_are_one_line(data, borrowed):
         head_config(HeadSpec(num_key_value_heads=3), Target, borrowed.embedding, data)
 
 
+def test_sizes_that_gpt2_has_under_other_names_or_not_at_all_are_made_up():
+    config = GPT2Config(vocab_size=40, n_embd=32, n_layer=2, n_head=4)
+    sizes = head_sizes(HeadSpec(draft_vocab_size=None), config)
+    assert (sizes.hidden_size, sizes.intermediate_size, sizes.head_dim) == (32, 128, 8)
+    assert (sizes.num_attention_heads, sizes.num_key_value_heads, sizes.rms_norm_eps) == (4, 4, 1e-5)
+    assert head_sizes(HeadSpec(), GPT2Config(n_inner=50)).intermediate_size == 50
+    assert head_sizes(HeadSpec(), OPTConfig(ffn_dim=70)).intermediate_size == 70
+
+
 def test_the_kind_decides_on_layers_losses_and_lm_head(data, borrowed):
     assert fused_layers(HeadSpec(), 30) == ()
     assert fused_layers(HeadSpec(kind="eagle3"), 30) == (2, 15, 27)
@@ -151,6 +161,11 @@ budget: {steps: 10}
         ("data.validate_on=other", "no source is called 'other'"),
         ("optimizer.betas=[0.9, 1.5]", "betas"),
         ("budget.seconds=5", "either steps or seconds"),
+        ("data.keep_layers=[-3]", "keep_layers"),
+        ("losses={regression: 0, cross_entropy: 0}", "nothing would be learnt"),
+        ("losses={regression: .inf}", "finite"),
+        ("head={kind: eagle3, layers: [-1]}", "layers"),
+        ("target={use: builtin, attention: flash}", "sdpa"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_loaded(tmp_path, setting, message):
@@ -172,6 +187,10 @@ def test_losses_are_the_published_ones_of_the_kind_and_eagle3_has_no_regression(
     assert (third.regression, third.cross_entropy) == (0.0, 1.0)
     with pytest.raises(SpecError, match="predicts no feature"):
         read_training_spec(path, ("head.kind=eagle3", "losses.regression=1.0"))
+    path.write_text(SPEC + "losses: {regression: 0.3}\n")
+    with pytest.raises(SpecError, match="or losses: null"):
+        read_training_spec(path, ("head.kind=eagle3",))
+    assert read_training_spec(path, ("head.kind=eagle3", "losses=null")).loss_weights == third
 
 
 def test_noise_is_as_wide_as_said_and_scaled_by_each_conversations_own_length(batch):

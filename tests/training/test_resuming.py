@@ -1,12 +1,18 @@
 """What a run may not change midway, and what a checkpoint from elsewhere or of an earlier version is."""
 
+import json
+import shutil
+
 import pytest
 import torch
 
 from specdec.errors import CheckpointError, SpecError
 from specdec.training.curves import read_log
-from specdec.training.resuming import read_checkpoint
+from specdec.training.places import check_places
+from specdec.training.resuming import head_as_left, read_checkpoint, restored
 from specdec.training.run import log_to
+from specdec.training.saving import save_head
+from specdec.training.validation import ChainAcceptance
 
 
 @pytest.fixture
@@ -55,8 +61,180 @@ def test_a_checkpoint_of_before_specs_were_kept_is_still_read(left):
 def test_a_checkpoint_that_is_no_file_of_torch_is_named(left, kept):
     path = left[0].spec.output / "checkpoint.pt"
     path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(CheckpointError, match=r"checkpoint\.pt cannot be read"):
+    with pytest.raises(CheckpointError, match=r"checkpoint\.pt cannot be read.*; delete checkpoint\.pt to start anew"):
         read_checkpoint(left[1]())
+
+
+def test_a_checkpoint_that_is_junk_is_named(left):
+    path = left[0].spec.output / "checkpoint.pt"
+    for content in (b"junk", b"a\nb\nc", bytes(range(256))):
+        path.write_bytes(content)
+        with pytest.raises(CheckpointError, match=r"checkpoint\.pt cannot be read"):
+            read_checkpoint(left[1]())
+
+
+@pytest.mark.parametrize("content", [{}, [1], {"head": {}, "counters": {}}])
+def test_a_file_of_torch_that_is_no_checkpoint_is_named(left, content):
+    torch.save(content, left[0].spec.output / "checkpoint.pt")
+    with pytest.raises(CheckpointError, match=r"checkpoint\.pt is no checkpoint of a run, it lacks .*another output folder"):
+        read_checkpoint(left[1]())
+
+
+@pytest.mark.parametrize(
+    ("part", "content"),
+    [("counters", {}), ("counters", 3), ("optimizers", []), ("optimizers", [{}]), ("epoch_shards", 3), ("epoch_shards", [3])],
+)
+def test_a_checkpoint_whose_parts_are_damaged_is_named(left, trainer, part, content):
+    state = torch.load(left[0].spec.output / "checkpoint.pt", weights_only=True)
+    with pytest.raises(CheckpointError, match=r"checkpoint\.pt does not fit the run: .*; delete checkpoint\.pt"):
+        restored(trainer("left"), {**state, part: content})
+
+
+@pytest.fixture
+def with_config(left):
+    """Its state, its spec, and what writes the config.json beside it."""
+    run, spec = left
+    path = run.spec.output / "config.json"
+    path.write_text(run.head.config.model_dump_json())
+
+    def write(**changes):
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+    return torch.load(run.spec.output / "checkpoint.pt", weights_only=True), spec(), write
+
+
+def test_the_head_of_a_checkpoint_is_as_it_was_left(left, with_config):
+    state, spec, _ = with_config
+    found, wanted = head_as_left(spec, state).state_dict(), left[0].head.state_dict()
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+@pytest.mark.parametrize("content", [None, "", "{", "[]", "{}", '{"hidden_size": "x"}'])
+def test_a_config_beside_a_checkpoint_that_is_gone_or_junk_is_named(with_config, content):
+    state, spec, _ = with_config
+    path = spec.output / "config.json"
+    path.unlink()
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(
+        CheckpointError, match=r"config\.json (cannot be read|does not describe a head).*; delete checkpoint\.pt"
+    ):
+        head_as_left(spec, state)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_config_of_other_sizes_than_the_checkpoints_is_named(with_config, kept):
+    state, spec, write = with_config
+    write(intermediate_size=28)
+    if not kept:
+        del state["config"]
+    with pytest.raises(CheckpointError, match=r"config\.json is not of the head in checkpoint\.pt: .*(intermediate_size|size)"):
+        head_as_left(spec, state)
+
+
+def test_a_config_that_only_means_something_else_by_the_same_weights_is_named(with_config):
+    state, spec, write = with_config
+    write(rope_theta=5e5)
+    with pytest.raises(CheckpointError, match="rope_theta differ"):
+        head_as_left(spec, state)
+
+
+@pytest.fixture
+def with_best(trainer):
+    """A run whose best head is on disk, and what goes on from its checkpoint."""
+    run = trainer("best", validate_every=1)
+    run.run(stop_after=2)
+    run.best_tau = max(run.best_tau, 1.0)
+    save_head(run.spec.output / "head", run.head, run.borrowed)
+    run.save()
+    (run.spec.output / "config.json").write_text(run.head.config.model_dump_json())
+
+    def again():
+        state = torch.load(run.spec.output / "checkpoint.pt", weights_only=True)
+        rest = trainer("best", validate_every=1)
+        head_as_left(rest.spec, state)
+        restored(rest, state)
+        return rest
+
+    return run, again
+
+
+def test_the_best_head_so_far_stays_the_one_to_beat_unless_it_is_gone(with_best):
+    run, again = with_best
+    assert again().best_tau == run.best_tau > 0
+    shutil.rmtree(run.spec.output / "head")
+    rest = again()
+    assert rest.best_tau == 0.0
+    rest.acceptance = lambda: ChainAcceptance((0.5,), 1.5, 1)
+    rest.run(stop_after=1)
+    assert (run.spec.output / "head" / "config.json").is_file()
+
+
+@pytest.mark.parametrize("content", [None, "{", "{}", {"rope_theta": 5e5}, {"intermediate_size": 28}])
+def test_a_damaged_best_head_is_named_and_what_would_work(with_best, content):
+    run, again = with_best
+    path = run.spec.output / "head" / "config.json"
+    whole = json.loads(path.read_text())
+    path.unlink()
+    if content is not None:
+        path.write_text(content if isinstance(content, str) else json.dumps({**whole, **content}))
+    with pytest.raises(CheckpointError, match=r"/head.*; delete .*head to keep the best head from here on, or give another"):
+        again()
+
+
+@pytest.fixture
+def of_target(trainer, tmp_path):
+    """Specs of a run with a target of its own, which has left a checkpoint with the target `tiny`."""
+    for name in ("tiny", "tiny2"):
+        (tmp_path / name).mkdir()
+
+    def spec(**changes):
+        target = {"use": "huggingface", "model": str(tmp_path / "tiny"), "dtype": "float32", **changes}
+        return trainer("targeted", target=target)
+
+    run = spec()
+    run.save()
+    return lambda **changes: spec(**changes).spec
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": "tiny2"}, r"target\.model was .*tiny, is .*tiny2"),
+        ({"model": None, "use": "builtin"}, r"target\.use was huggingface, is builtin"),
+        ({"revision": "v2"}, r"target\.revision was None, is v2"),
+    ],
+)
+def test_a_checkpoint_of_another_target_is_refused(of_target, tmp_path, changes, message):
+    if changes.get("model"):
+        changes = {"model": str(tmp_path / changes["model"])}
+    with pytest.raises(SpecError, match=message):
+        read_checkpoint(of_target(**changes))
+
+
+def test_a_targets_dtype_device_and_path_may_change_midway(of_target, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for changes in ({"dtype": "bfloat16"}, {"device": "cpu"}, {"attention": "eager"}, {"model": "./tiny"}):
+        assert read_checkpoint(of_target(**changes)) is not None
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "tiny").rename(tmp_path / "elsewhere" / "tiny")
+    assert read_checkpoint(of_target(model=str(tmp_path / "elsewhere" / "tiny"))) is not None
+
+
+@pytest.mark.parametrize("place", ["features", "output", "output/head", "output/log.jsonl", "output/checkpoint.pt"])
+def test_a_file_in_place_of_a_folder_and_a_folder_in_place_of_a_file_are_named(trainer, tmp_path, place):
+    spec = trainer("x").spec.model_copy(update={"features": tmp_path / "features", "output": tmp_path / "output"})
+    check_places(spec)
+    path = tmp_path / place
+    path.parent.mkdir(exist_ok=True)
+    path.mkdir() if path.suffix else path.write_text("mine")
+    with pytest.raises(SpecError, match=rf"{place} is a f.* give another name"):
+        check_places(spec)
+    beneath = spec.model_copy(update={"output": tmp_path / "output" / "deeper"})
+    if place == "output":
+        with pytest.raises(SpecError, match="output is a file"):
+            check_places(beneath)
 
 
 def test_a_checkpoint_is_whole_or_the_one_before_when_writing_it_is_cut_short(left):
