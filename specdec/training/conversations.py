@@ -12,7 +12,7 @@ from specdec.prompts import check_turn
 
 Messages = list[dict[str, str]]
 
-EXPECTED = "expected an object with 'messages', or 'question' and 'answer'"
+EXPECTED = "expected 'messages', or 'question' and 'answer'"
 
 
 @dataclass(frozen=True, slots=True)
