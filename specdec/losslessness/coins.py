@@ -12,6 +12,9 @@ from specdec.chance import Coins, DraftChance, TargetChance, outcomes
 from specdec.errors import NumericsError, SpecdecError
 from specdec.noise import mix
 
+REPEATS = 8
+"""Of the first leaf: a hidden draw among four equal tokens stays hidden in one of 65,536 proofs."""
+
 R = TypeVar("R", bound=Hashable)
 A = TypeVar("A")
 
@@ -134,7 +137,7 @@ def law_of(run: Callable[[Coins], R], *, deadline: float | None = None) -> dict[
     """The exact law of `run`, which must be a function of its coins.
 
     deadline: on the clock of `time.monotonic`. Raises NotAFunctionOfItsCoins (each leaf is held against the one before it,
-    and the first is run twice), OutOfTime, and whatever `run` raises.
+    and the first is run again), OutOfTime, and whatever `run` raises.
     """
     ledger = Ledger()
 
@@ -159,10 +162,11 @@ def law_of(run: Callable[[Coins], R], *, deadline: float | None = None) -> dict[
 
 
 def _repeat(run: Callable[[Coins], R], ledger: Ledger, result: R) -> None:
-    again = Ledger(earlier=ledger.now)
-    repeated = run(Coins(WatchedDraft(None, again), WatchedTarget(None, again)))
-    if repeated != result or len(again.now) != len(ledger.now):
-        raise NotAFunctionOfItsCoins("the result is another one when all coins fall the same")
+    for _ in range(REPEATS):
+        again = Ledger(earlier=ledger.now)
+        repeated = run(Coins(WatchedDraft(None, again), WatchedTarget(None, again)))
+        if repeated != result or len(again.now) != len(ledger.now):
+            raise NotAFunctionOfItsCoins("the result is another one when all coins fall the same")
 
 
 class Probe:
