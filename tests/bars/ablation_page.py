@@ -147,7 +147,7 @@ def _trees(by_name: dict[str, Any], folder: Path) -> str:
 
 
 def _figure() -> tuple[Figure, Any]:
-    figure = Figure(figsize=(6.4, 3.4), layout="constrained")
+    figure = Figure(figsize=(7.6, 3.4), layout="constrained")
     FigureCanvasAgg(figure)
     return figure, figure.subplots()
 
@@ -160,7 +160,7 @@ def _plot_chains(by_name: dict[str, Any], path: Path) -> None:
             heights = [pooled("accepted", "tested", depth)(prompts) for depth in range(DEPTH)]
             axes.plot(range(DEPTH), heights, marker=".", label=NAMES[name])
     axes.set(xlabel="n: predicted features in the input", ylabel="n-alpha", ylim=(0, None), xticks=range(DEPTH))
-    axes.legend(fontsize="x-small")
+    axes.legend(fontsize="x-small", loc="upper left", bbox_to_anchor=(1.01, 1.0))
     figure.savefig(path, dpi=90)
 
 
