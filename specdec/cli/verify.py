@@ -5,17 +5,17 @@ What they need is imported when they are run, so that other commands start witho
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from math import isfinite
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
+from specdec.cli import verify_options as options
 from specdec.cli.terminal import Json, Settings, fail, guarded, print_json, print_table
+from specdec.cli.verify_options import Chosen
 from specdec.compose import Plan, Workshop, planned, workshop
 from specdec.errors import SpecdecError, SpecError
 from specdec.losslessness.levels import SECONDS, Level, LevelResult, Progress, exit_code
@@ -26,19 +26,6 @@ if TYPE_CHECKING:
     from specdec.losslessness.suite import Verification
 
 
-class Chosen(StrEnum):
-    """What `--level` takes."""
-
-    EXACT = "exact"
-    BITWISE = "bitwise"
-    RUNTIME = "runtime"
-    SAMPLED = "sampled"
-    ALL = "all"
-
-
-DEFAULTS = ", ".join(f"{level.value} {seconds:g}" for level, seconds in SECONDS.items())
-
-
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command("verify", help="Prove that a strategy, or any decoder, follows its target; a verdict for each level.")(verify)
@@ -46,37 +33,17 @@ def register(app: typer.Typer) -> None:
 
 @guarded
 def verify(
-    strategy: Annotated[
-        str | None, typer.Argument(help="A shipped strategy's name, or a path to a .yaml file.", show_default=False)
-    ] = None,
-    level: Annotated[Chosen, typer.Option(help="Which proof.")] = Chosen.EXACT,
+    strategy: options.Strategy = None,
+    level: options.WhichLevel = Chosen.EXACT,
     settings: Settings = None,
-    target: Annotated[
-        str | None,
-        typer.Option("--target", "--model", metavar="PATH", help="A model folder or hub id in place of the spec's target."),
-    ] = None,
-    budget: Annotated[
-        float | None,
-        typer.Option(min=0.1, metavar="SECONDS", help="Size of the proof; of all levels together.", show_default=DEFAULTS),
-    ] = None,
-    report: Annotated[Path | None, typer.Option(metavar="DIR", help="Write report.json, report.md and report.png.")] = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of the runtime, bitwise and sampled levels.")] = 0,
-    function: Annotated[
-        str | None,
-        typer.Option(
-            "--callable", metavar="MODULE:FUNCTION", help="Test (prompt ids, n, seed) -> new ids in place of a strategy."
-        ),
-    ] = None,
-    vocab: Annotated[
-        int | None, typer.Option(min=2, max=16, help="Tokens of all stand-in models (exact).", show_default="4, 2 and 12")
-    ] = None,
-    depth: Annotated[
-        int | None,
-        typer.Option(min=1, max=64, help="Levels of a draft that are enumerated (exact).", show_default="all that fit"),
-    ] = None,
-    models: Annotated[
-        int | None, typer.Option(min=1, max=100, help="Stand-in models of a size (exact).", show_default="8 or fewer")
-    ] = None,
+    target: options.Target = None,
+    budget: options.Budget = None,
+    report: options.Report = None,
+    seed: options.Seed = 0,
+    function: options.Function = None,
+    vocab: options.Vocab = None,
+    depth: options.Depth = None,
+    models: options.Models = None,
     json: Json = False,
 ) -> None:
     """Exit 0: proved. Exit 1: refuted; a lossy strategy reports its distance and exits 0, as it claims nothing.
@@ -88,9 +55,9 @@ def verify(
     if (strategy is None) == (function is None):
         raise SpecError("verify: name a strategy, or a function with --callable; one of them")
     _check_sizes(level, budget, {"vocab": vocab, "depth": depth, "models": models}, by_callable=function is not None)
-    folder = None if report is None else report_folder(report)
     shop = workshop()
     plan = planned(strategy or "plain", shop, settings=settings, target=target)
+    folder = None if report is None else report_folder(report)
     name = plan.spec.name if function is None else function
     with _progress(name) as progress:
         if function is not None:
@@ -102,8 +69,7 @@ def verify(
     if folder is not None:
         data = report_data(name, plan.resolved(), found.results, seed, found.fault_words)
         for file in write_report(folder, data, found.results):
-            if not json:
-                typer.echo(f"written: {file}")
+            typer.echo(f"written: {file}", err=json)
     _raise_faults(found)
     if code := exit_code(found.results):
         raise typer.Exit(code)

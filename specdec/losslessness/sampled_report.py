@@ -8,7 +8,7 @@ from specdec.contracts import Guarantee
 from specdec.losslessness.curves import Curve
 from specdec.losslessness.evidence import Decision, Evidence, Leaning, decide
 from specdec.losslessness.levels import Level, LevelResult, Outcome
-from specdec.losslessness.statistics import FALSE_ALARM
+from specdec.losslessness.statistics import FALSE_ALARM, Floats
 from specdec.plugins import Kind
 
 if TYPE_CHECKING:
@@ -28,7 +28,28 @@ def judged(proof: "SampledProof") -> LevelResult:
     claims = proof.plan.parts[Kind.VERIFIER].declares.guarantee is Guarantee.LOSSLESS
     outcome, words = verdict(decision, found, claims=claims, leaning=Leaning.DRAFTER)
     long = proof.long
-    numeric = np.array(long.numeric or [0.0])
+    numeric = _numeric(proof)
+    facts: dict[str, Any] = {
+        "false_alarm_rate": FALSE_ALARM,
+        "smallest_adjusted_p": decision.smallest,
+        "tests": tests(decision),
+        "total_variation": found,
+        "seed": proof.seed,
+        "prefixes": 0 if proof.rows is None else proof.rows.num_rows,
+        "tokens": {part.name: part.tokens for part in evidence},
+        "impossible_tokens": sum(part.impossible for part in evidence),
+        "tokens_at_the_edge_of_a_cut": long.edges,
+        "numeric_tv": {"mean": float(numeric.mean()), "max": float(numeric.max()), "tokens": len(long.numeric)},
+        "reference": long.reference.words,
+        "independent_reference": long.reference.independent,
+        "sampling": proof.plan.spec.sampling.model_dump(mode="json", exclude_none=True),
+    }
+    return LevelResult(Level.SAMPLED, outcome, words, _lines(proof, decision, found), facts, curves(evidence, decision, found))
+
+
+def _lines(proof: "SampledProof", decision: Decision, found: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    """What the verdict rests on."""
+    long, numeric = proof.long, _numeric(proof)
     lines = [
         ("p comes from", long.reference.words),
         ("long runs", f"{long.evidence.tokens:,} tokens in {len(long.texts)} texts of {len(long.prompts)} prompts"),
@@ -46,22 +67,12 @@ def judged(proof: "SampledProof") -> LevelResult:
         lines.append(
             ("rounding", f"the verification pass is TV {numeric.mean():.1e} from p on average, {numeric.max():.1e} at most")
         )
-    facts: dict[str, Any] = {
-        "false_alarm_rate": FALSE_ALARM,
-        "smallest_adjusted_p": decision.smallest,
-        "tests": tests(decision),
-        "total_variation": found,
-        "seed": proof.seed,
-        "prefixes": 0 if proof.rows is None else proof.rows.num_rows,
-        "tokens": {part.name: part.tokens for part in evidence},
-        "impossible_tokens": sum(part.impossible for part in evidence),
-        "tokens_at_the_edge_of_a_cut": long.edges,
-        "numeric_tv": {"mean": float(numeric.mean()), "max": float(numeric.max()), "tokens": len(long.numeric)},
-        "reference": long.reference.words,
-        "independent_reference": long.reference.independent,
-        "sampling": proof.plan.spec.sampling.model_dump(mode="json", exclude_none=True),
-    }
-    return LevelResult(Level.SAMPLED, outcome, words, tuple(lines), facts, curves(evidence, decision, found))
+    return tuple(lines)
+
+
+def _numeric(proof: "SampledProof") -> Floats:
+    """[tokens or 1] how far the verification pass was from p."""
+    return np.array(proof.long.numeric or [0.0])
 
 
 def verdict(decision: Decision, found: dict[str, Any], *, claims: bool, leaning: Leaning) -> tuple[Outcome, str]:
