@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The YAML file to write.", show_default=False)]
 Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it too: .svg, .png or .pdf.")]
 
+Prompts = Annotated[list[Path], typer.Option("--prompts", metavar="FILE", help="JSON lines with questions. Repeatable.")]
+Count = Annotated[int | None, typer.Option(min=1, help="Questions of each file, from its start.")]
+OwnSteps = Annotated[
+    bool, typer.Option("--own-steps", help="Count the strategy's own steps, with its tree and verifier as they are.")
+]
+
 NOISY = 0.2
 """Spread from which a measurement is said to be noisy."""
 
@@ -123,15 +129,13 @@ def _print_costs(costs: "CostModel") -> None:
 @guarded
 def acceptance(
     strategy: Strategy,
-    prompts: Annotated[list[Path], typer.Option("--prompts", metavar="FILE", help="JSON lines with questions. Repeatable.")],
+    prompts: Prompts,
     output: Output,
-    count: Annotated[int | None, typer.Option(min=1, help="Questions of each file, from its start.")] = 20,
+    count: Count = 20,
     max_new_tokens: Annotated[int, typer.Option(min=2, help="Of each answer.")] = 128,
     width: Annotated[int, typer.Option(min=1, max=36, help="Ranks that are looked at.")] = 8,
     depth: Annotated[int, typer.Option(min=1, max=35, help="Levels that are looked at.")] = 8,
-    own_steps: Annotated[
-        bool, typer.Option("--own-steps", help="Count the strategy's own steps, with its tree and verifier as they are.")
-    ] = False,
+    own_steps: OwnSteps = False,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Key of all draws.")] = 0,
     target: TargetModel = None,
     settings: Settings = None,

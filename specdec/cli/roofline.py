@@ -10,6 +10,19 @@ from specdec.cli.profile import Output, Plot
 from specdec.cli.terminal import guarded
 from specdec.errors import SpecError
 
+Parameters = Annotated[float, typer.Option(min=1, help="Weights that every token uses, such as 70e9.", show_default=False)]
+Bandwidth = Annotated[float, typer.Option(min=1, help="Bytes per second of one device, such as 2.039e12.", show_default=False)]
+Flops = Annotated[float, typer.Option(min=1, help="Operations per second of one device, such as 312e12.", show_default=False)]
+Devices = Annotated[int, typer.Option(min=1, help="Devices that share the weights.")]
+Efficiency = Annotated[float, typer.Option(min=0.01, max=1, help="Share of both peaks that is reached.")]
+ForwardOverhead = Annotated[float, typer.Option(min=0, help="Seconds of a forward beyond that.")]
+BytesPerParameter = Annotated[float, typer.Option(min=0.1, help="2 for 16 bits.")]
+KvBytesPerToken = Annotated[float, typer.Option(min=0, help="Of the cache, all layers.")]
+DraftParameters = Annotated[
+    float | None, typer.Option(min=1, help="Weights of the draft model, on one device. [default: drafts cost nothing]")
+]
+Name = Annotated[str, typer.Option(help="What the machine is called.")]
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -19,22 +32,16 @@ def register(app: typer.Typer) -> None:
 @guarded
 def roofline(
     output: Output,
-    parameters: Annotated[float, typer.Option(min=1, help="Weights that every token uses, such as 70e9.", show_default=False)],
-    bandwidth: Annotated[
-        float, typer.Option(min=1, help="Bytes per second of one device, such as 2.039e12.", show_default=False)
-    ],
-    flops: Annotated[
-        float, typer.Option(min=1, help="Operations per second of one device, such as 312e12.", show_default=False)
-    ],
-    devices: Annotated[int, typer.Option(min=1, help="Devices that share the weights.")] = 1,
-    efficiency: Annotated[float, typer.Option(min=0.01, max=1, help="Share of both peaks that is reached.")] = 0.7,
-    forward_overhead: Annotated[float, typer.Option(min=0, help="Seconds of a forward beyond that.")] = 0.0,
-    bytes_per_parameter: Annotated[float, typer.Option(min=0.1, help="2 for 16 bits.")] = 2.0,
-    kv_bytes_per_token: Annotated[float, typer.Option(min=0, help="Of the cache, all layers.")] = 0.0,
-    draft_parameters: Annotated[
-        float | None, typer.Option(min=1, help="Weights of the draft model, on one device. [default: drafts cost nothing]")
-    ] = None,
-    name: Annotated[str, typer.Option(help="What the machine is called.")] = "a machine by data sheet",
+    parameters: Parameters,
+    bandwidth: Bandwidth,
+    flops: Flops,
+    devices: Devices = 1,
+    efficiency: Efficiency = 0.7,
+    forward_overhead: ForwardOverhead = 0.0,
+    bytes_per_parameter: BytesPerParameter = 2.0,
+    kv_bytes_per_token: KvBytesPerToken = 0.0,
+    draft_parameters: DraftParameters = None,
+    name: Name = "a machine by data sheet",
     plot: Plot = None,
 ) -> None:
     """The slower of reading all weights and doing two operations a weight and token."""
