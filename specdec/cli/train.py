@@ -3,7 +3,6 @@
 What they need is imported when they are called, so that other commands start without it.
 """
 
-from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -88,8 +87,6 @@ def answer(
     from specdec.training.conversations import read_messages
     from specdec.training.distill import DistillPlan, distill, questions_of
 
-    if not isfinite(temperature):
-        raise SpecError(f"--temperature: got {temperature}, expected a finite number")
     for fault in faults(Sampling, {"temperature": temperature}).values():
         raise SpecError(f"--temperature: {fault}")
     keep_inputs(output, [questions])

@@ -39,6 +39,14 @@ CELLS = 256
 """Tokens of a context that are counted one by one: the likeliest; all others are counted together."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Cells:
+    """Where the tokens of a context are counted. places: by token; all others behind them. law: [places + 1]."""
+
+    places: dict[int, int]
+    law: Floats
+
+
 @dataclass(slots=True)
 class _Answers:
     """Answers of one function, judged token by token. seen: by context, tokens counted in turns; stops: end a text."""
@@ -54,7 +62,7 @@ class _Answers:
     edges: int = 0
     _memo: dict[Context, Tensor] = field(default_factory=dict)
     _seen: dict[Context, list[list[int]]] = field(default_factory=dict)
-    _cells: dict[Context, Floats] = field(default_factory=dict)
+    _cells: dict[Context, _Cells] = field(default_factory=dict)
 
     def run(self) -> int:
         """CALLS more answers, seeds of which none comes twice; the number of tokens judged."""
@@ -116,34 +124,31 @@ class _Answers:
         """Tokens by context, for chi-square; on a large vocabulary the likeliest and all others together."""
         if context not in self._seen and len(self._seen) >= MOST_CONTEXTS:
             return
-        cells = law if len(law) <= CELLS else law.topk(CELLS).values
-        place = token if len(law) <= CELLS else _rank(law, token)
+        if context not in self._cells:
+            self._cells[context] = _cells(law)
+        cells = self._cells[context]
         halves = self._seen.setdefault(context, [[], []])
-        halves[sum(map(len, halves)) % 2].append(place)
-        self._cells.setdefault(context, np.append(cells.numpy(), _rest(law, cells)))
+        halves[sum(map(len, halves)) % 2].append(cells.places.get(token, len(cells.places)))
 
     def close(self) -> None:
         """Hand the counts to the evidence."""
         often = [context for context, halves in self._seen.items() if len(halves[0]) >= 10]
         if not often:
             return
-        width = len(self._cells[often[0]])
+        width = len(self._cells[often[0]].law)
         laws = np.zeros((len(often), width))
         counts = (np.zeros_like(laws), np.zeros_like(laws))
         for number, context in enumerate(often):
-            laws[number] = self._cells[context]
+            laws[number] = self._cells[context].law
             for half in (0, 1):
                 counts[half][number] = np.bincount(self._seen[context][half], minlength=width)
         self.evidence.laws, self.evidence.counts = laws / laws.sum(1, keepdims=True), counts
 
 
-def _rank(law: Tensor, token: int) -> int:
-    best = law.topk(CELLS).indices.tolist()
-    return best.index(token) if token in best else CELLS
-
-
-def _rest(law: Tensor, cells: Tensor) -> float:
-    return max(0.0, 1 - float(cells.sum())) if len(law) > CELLS else 0.0
+def _cells(law: Tensor) -> _Cells:
+    best = law.topk(min(CELLS, len(law)))
+    rest = max(0.0, 1 - float(best.values.sum())) if len(law) > CELLS else 0.0
+    return _Cells({token: place for place, token in enumerate(best.indices.tolist())}, np.append(best.values.numpy(), rest))
 
 
 def judge_law(

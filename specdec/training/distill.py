@@ -14,9 +14,6 @@ from specdec.training.conversations import Messages
 from specdec.training.identity import target_name
 from specdec.training.own_lines import appending, check_target, known_lines
 
-START = b'{"messages": '
-"""How every line of answers begins."""
-
 
 @dataclass(frozen=True, slots=True)
 class DistillPlan:
@@ -84,4 +81,4 @@ def _answered(path: Path, questions: Sequence[Messages], plan: DistillPlan, targ
                 raise SpecError(f"{where}: was answered with {name} {record[name]}, not {wanted}; give another name")
         check_target(record, where, target)
 
-    return len(known_lines(path, START, check))
+    return len(known_lines(path, check))

@@ -12,7 +12,6 @@ from specdec.interfaces import TextCodec
 from specdec.training.identity import target_name
 from specdec.training.own_lines import appending, check_target, known_lines
 
-START = b'{"messages": '
 PROBES = ("0", "a", "The", "?")
 """Words of a user that have no first token in common."""
 
@@ -31,7 +30,7 @@ def invent(decoder: Decoder, count: int, path: Path, *, max_new_tokens: int, bat
     if codec is None:
         raise TargetMismatch(f"{decoder.target.facts.description} has no tokenizer, so that it cannot ask anything")
     opening, target = user_opening(codec), target_name(decoder.target.facts.description)
-    known = known_lines(path, START, _checker(max_new_tokens, seed, target))
+    known = known_lines(path, _checker(max_new_tokens, seed, target))
     texts = {record["messages"][0]["content"] for record in known}
     next_seed, barren = (known[-1]["seed"] + 1 if known else seed), 0
     with appending(path) as file:

@@ -8,14 +8,17 @@ from typing import Any, TextIO
 from specdec.errors import SpecError
 from specdec.training.identity import same_target
 
+START = b'{"messages": '
+"""How every line begins."""
+
 Check = Callable[[Any, str, int], None]
 """Raises SpecError for a record, named by where it is, that is not what this call would write at this place (from 0)."""
 
 
-def known_lines(path: Path, start: bytes, check: Check) -> list[Any]:
+def known_lines(path: Path, check: Check) -> list[Any]:
     """The records that are there; an unfinished last line is cut off, and one that only lacks its end of line gets it.
 
-    start: how every line begins. Raises SpecError for a file with anything else in it, which is left as it is.
+    Raises SpecError for a file with anything else in it, which is left as it is.
     """
     if not path.exists():
         return []
@@ -27,7 +30,7 @@ def known_lines(path: Path, start: bytes, check: Check) -> list[Any]:
     records = [_record(line, f"{path}:{place + 1}", place, check) for place, line in enumerate(content[:whole].splitlines())]
     if last := content[whole:]:
         where = f"{path}:{len(records) + 1}"
-        if _is_cut_short(last, start):
+        if _is_cut_short(last):
             with path.open("r+b") as file:
                 file.truncate(whole)
         else:
@@ -44,9 +47,9 @@ def check_target(record: Any, where: str, now: str) -> None:
         raise SpecError(f"{where}: was written by target {before!r}, not {now!r}; give another name")
 
 
-def _is_cut_short(line: bytes, start: bytes) -> bool:
+def _is_cut_short(line: bytes) -> bool:
     """Whether a line begins as ours do, in ASCII, and ends before its JSON does."""
-    if not start.startswith(line[: len(start)]) or not line.isascii():
+    if not START.startswith(line[: len(START)]) or not line.isascii():
         return False
     try:
         json.JSONDecoder().raw_decode(line.decode("ascii"))

@@ -9,11 +9,13 @@ import json
 import sys
 from pathlib import Path
 
-import numpy
 import torch
 
 import specdec
+from specdec.bench.intervals import ratio_interval
+from specdec.bench.prompts import Selection, read_questions
 from specdec.interfaces import BuildTools
+from specdec.search.acceptance_run import first_turns
 from specdec.targets.builtin import BuiltinOptions, BuiltinTarget
 
 CHAIN = {"use": "chain", "length": 5}
@@ -34,21 +36,13 @@ GREEDY = WARM[:3]
 HEADS = ("eagle", "eagle3")
 
 
-def questions(path: Path, count: int) -> list[str]:
-    found = []
-    for line in path.read_text().splitlines()[:count]:
-        row = json.loads(line)
-        found.append(row["turns"][0] if "turns" in row else row.get("question") or row["messages"][0]["content"])
-    return found
-
-
-def measure(options, target, head: str, row: str, temperature: float, asked: list[str]) -> dict:
+def measure(options, target, head: str, row: str, temperature: float, asked: list[list[int]]) -> dict:
     tree, verifier = ROWS[row]
     spec = {"drafter": {"use": head, "head": "builtin"}, "tree": tree, "verifier": {"use": verifier}}
     decoder = specdec.load({**spec, "sampling": {"temperature": temperature}}, target=target)
     steps, tested, accepted = [], [0] * 5, [0] * 5
     for begin in range(0, len(asked), options.batch):
-        some = [[{"role": "user", "content": text}] for text in asked[begin : begin + options.batch]]
+        some = asked[begin : begin + options.batch]
         seeds = [begin + offset for offset in range(len(some))]
         for made in decoder.generate(some, max_new_tokens=options.max_new_tokens, seed=seeds):
             steps.append((sum(record.committed for record in made.records), len(made.records)))
@@ -57,15 +51,6 @@ def measure(options, target, head: str, row: str, temperature: float, asked: lis
                     tested[level] += record.accepted >= level
                     accepted[level] += record.accepted > level
     return {"steps": steps, "alpha": [a / t if t else None for a, t in zip(accepted, tested, strict=True)]}
-
-
-def tau(steps: list[tuple[int, int]]) -> tuple[float, float, float]:
-    """Tokens a step, and the bootstrap 95 % interval over prompts."""
-    counts = numpy.array(steps)
-    draws = numpy.random.default_rng(0).choice(len(counts), (4000, len(counts)))
-    sums = counts[draws].sum(1)
-    low, high = numpy.quantile(sums[:, 0] / sums[:, 1], [0.025, 0.975])
-    return float(counts[:, 0].sum() / counts[:, 1].sum()), float(low), float(high)
 
 
 def main() -> int:
@@ -88,7 +73,8 @@ def main() -> int:
         flush=True,
     )
     for path in options.prompts:
-        asked = questions(path, options.count)
+        questions, _ = read_questions([path], Selection(options.count))
+        asked = first_turns(questions, target.codec)
         for temperature in options.temperatures:
             for head in options.heads:
                 for row in WARM if temperature else GREEDY:
@@ -97,11 +83,11 @@ def main() -> int:
                         known[key] = {"key": key, **measure(options, target, head, row, temperature, asked)}
                         with options.results.open("a") as file:
                             file.write(json.dumps(known[key]) + "\n")
-                    value, low, high = tau(known[key]["steps"])
+                    tau = ratio_interval(*zip(*known[key]["steps"], strict=True))
                     alpha = " ".join("-" if a is None else f"{a:.2f}".lstrip("0") for a in known[key]["alpha"])
-                    where = f"{len(asked)} of {path.stem}"
+                    where, shown = f"{len(asked)} of {path.stem}", f"{tau.value:.2f} [{tau.low:.2f}, {tau.high:.2f}]"
                     print(
-                        f"| {head} | {where} | {temperature:g} | {row} | {value:.2f} [{low:.2f}, {high:.2f}] | {alpha} |",
+                        f"| {head} | {where} | {temperature:g} | {row} | {shown} | {alpha} |",
                         flush=True,
                     )
     return 0
