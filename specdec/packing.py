@@ -5,6 +5,7 @@ On a CPU, a product of a few rows with a plain matrix spends half of its time on
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,22 @@ ROWS = 16
 """For how many rows the layout is chosen; it serves any number."""
 
 PACKED_DTYPES = (torch.bfloat16, torch.float32)
+
+
+def _multiplied(states: Tensor, packed: Tensor, bias: Tensor | None, rows: int) -> Tensor:  # noqa: ARG001
+    mapped: Tensor = torch.ops.mkldnn._linear_pointwise(states, packed, bias, "none", [], "")
+    return mapped
+
+
+def _shaped(states: Tensor, packed: Tensor, bias: Tensor | None, rows: int) -> Tensor:  # noqa: ARG001
+    return states.new_empty(*states.shape[:-1], rows)
+
+
+_OURS: Any = torch.library.Library("specdec", "FRAGMENT")  # type: ignore[no-untyped-call]
+"""The packed product as torch.compile takes it: whole, where its own lowering wants constant weights."""
+_OURS.define("packed_linear(Tensor states, Tensor packed, Tensor? bias, int rows) -> Tensor")
+_OURS.impl("packed_linear", _multiplied, "CompositeExplicitAutograd")
+_OURS.impl("packed_linear", _shaped, "Meta")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,6 +45,9 @@ class Linear:
         """[..., out] for states [..., in]. No gradient flows through a packed map."""
         if self.packed is None:
             return functional.linear(states, self.weight, self.bias)
+        if torch.compiler.is_compiling():
+            compiled: Tensor = torch.ops.specdec.packed_linear(states, self.packed, self.bias, len(self.weight))
+            return compiled
         mapped: Tensor = torch.ops.mkldnn._linear_pointwise(states, self.packed, self.bias, "none", [], "")
         return mapped
 

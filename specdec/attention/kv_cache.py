@@ -94,6 +94,17 @@ class KvCache:
         torch._foreach_copy_(targets, sources)
         return self._read[layer]
 
+    def whole(self, width: int) -> tuple[Tensor, Tensor, Tensor]:
+        """For layers of one shape: the buffers [layers, rows, heads, capacity, dim], and slots [rows, width] of staged tokens.
+
+        There is room for `width` tokens a row, of which those that were not staged are leftovers to be masked.
+        """
+        (group,) = self._groups
+        with torch.inference_mode(False):
+            self._reserve(max(self.staged_starts) + width)
+        starts = torch.tensor(self.staged_starts, device=group.shape.device)
+        return group.keys, group.values, starts[:, None] + torch.arange(width, device=group.shape.device)
+
     def commit(self, kept: Sequence[Sequence[int]]) -> None:
         """Keep these draft nodes of each row, by their offset from the row's length, ascending; forget all others."""
         for row, offsets in enumerate(kept):

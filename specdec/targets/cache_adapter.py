@@ -16,7 +16,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def __init__(self, kv: KvCache | PathCache, layer: int) -> None:
         super().__init__()
-        self._kv = kv
+        self.kv = kv
         self._layer = layer
         self.is_initialized = True
 
@@ -24,14 +24,14 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
         """Nothing to do: our cache owns the buffers."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        return self._kv.update(self._layer, key_states, value_states)
+        return self.kv.update(self._layer, key_states, value_states)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:  # noqa: ARG002
-        return self._kv.staged_width, 0
+        return self.kv.staged_width, 0
 
     def get_seq_length(self) -> int:
         """Slots before the staged ones; right where all staged rows start at the same slot."""
-        return self._kv.staged_starts[0]
+        return self.kv.staged_starts[0]
 
     def get_max_length(self) -> int:
         return -1

@@ -66,6 +66,7 @@ class FusedForward:
         self.kv_heads: int = config.num_key_value_heads
         self.scaling: float = first.self_attn.scaling
         self._embed = model.get_input_embeddings()
+        self.device: torch.device = self._embed.weight.device
         head: Any = model.get_output_embeddings()
         self._head = linear(head.weight, head.bias)
         self._layers = [_layer(layer, config.rms_norm_eps) for layer in layers]
@@ -77,21 +78,26 @@ class FusedForward:
         self, ids: Tensor, positions: Tensor, mask: Tensor, cache: Any, features: Features
     ) -> tuple[Tensor, HiddenStates]:
         """Post-norm states [rows, nodes, hidden], and the hidden states that were asked for."""
-        states = self._embed(ids)
-        cos, sin = self._rotations(states, positions)
         few = ids.shape[1] <= FEW_NODES
         bias = laid_side_by_side(mask, self.heads // self.kv_heads) if few else mask
+        last, layered = self.decode(ids, positions, bias, cache, features.layers)
+        return last, HiddenStates(last if features.last else None, layered)
+
+    def decode(
+        self, ids: Tensor, positions: Tensor, bias: Tensor, cache: Any, wanted: Sequence[int]
+    ) -> tuple[Tensor, Tensor | None]:
+        """Post-norm states, and the inputs [rows, nodes, wanted, hidden] of wanted layers; bias as attention reads it."""
+        states = self._embed(ids)
+        cos, sin = self._rotations(states, positions)
         inputs: dict[int, Tensor] = {}
         for index, layer in enumerate(self._layers):
-            if index in features.layers:
+            if index in wanted:
                 inputs[index] = states
             states = states + self._attention(layer, index, states, cos, sin, bias, cache)
             gate, up = layer.gate_up(layer.before_mlp(states)).chunk(2, dim=-1)
             states = states + layer.down(functional.silu(gate) * up)
         inputs[len(self._layers)] = states
-        last = self._norm(states)
-        layered = torch.stack([inputs[layer] for layer in features.layers], 2) if features.layers else None
-        return last, HiddenStates(last if features.last else None, layered)
+        return self._norm(states), torch.stack([inputs[layer] for layer in wanted], 2) if wanted else None
 
     def head(self, states: Tensor) -> Tensor:
         """Logits of post-norm states."""

@@ -4,15 +4,17 @@ from typing import Any, Literal
 
 from specdec.errors import TargetMismatch
 from specdec.packing import PACKED_DTYPES
+from specdec.targets.compiled_forward import CompiledForward
 from specdec.targets.fused_forward import FusedForward, not_fusable_because
 from specdec.targets.model_call import ModelCall
 from specdec.targets.probe import BRANCHING, tree_fault
 from specdec.targets.runtime import TransformerRuntime
 
-ForwardKind = Literal["auto", "fused", "model"]
+ForwardKind = Literal["auto", "fused", "compiled", "model"]
 
 FORWARD = (
     "fused: LLaMA-like models in a third of the operations, with weights held twice, in a layout for the processor; "
+    "compiled: that in padded shapes, each compiled at its first use by torch.compile, on a GPU as CUDA graphs; "
     "model: as transformers runs it; auto: fused on a CPU where it gives the model's logits and the weights are small"
 )
 """What the option `forward` does."""
@@ -28,12 +30,13 @@ def fuse(runtime: TransformerRuntime, kind: ForwardKind) -> None:
     call = runtime.call
     reason = _refused(runtime) or (_unwanted(call) if kind == "auto" else None)
     if reason is None:
-        call.fused = FusedForward(call.model, list(call.layers), call.decoder)
+        fused = FusedForward(call.model, list(call.layers), call.decoder)
+        call.fused = CompiledForward(fused) if kind == "compiled" else fused
         reason = tree_fault(runtime, BRANCHING)
     if reason is not None:
         call.fused = None
-        if kind == "fused":
-            raise TargetMismatch(f"{type(call.model).__name__} has no fused forward: {reason}; forward: model would work")
+        if kind != "auto":
+            raise TargetMismatch(f"{type(call.model).__name__} has no {kind} forward: {reason}; forward: model would work")
 
 
 def _refused(runtime: TransformerRuntime) -> str | None:

@@ -14,6 +14,7 @@ from specdec.contracts import Features
 from specdec.errors import TargetMismatch
 from specdec.records import HiddenStates
 from specdec.targets.capability import text_config
+from specdec.targets.compiled_forward import CompiledForward
 from specdec.targets.fused_forward import FusedForward
 
 HEAD_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 6e-2}
@@ -56,7 +57,7 @@ class ModelCall:
         self._takes_positions = "position_ids" in parameters
         self._takes_kept = "logits_to_keep" in parameters
         self.decoder: Any = model.get_decoder()
-        self.fused: FusedForward | None = None
+        self.fused: FusedForward | CompiledForward | None = None
         self._learn()
 
     def _learn(self) -> None:
@@ -124,7 +125,7 @@ class ModelCall:
 
     def _fused(
         self,
-        forward: FusedForward,
+        forward: FusedForward | CompiledForward,
         ids: Tensor,
         positions: Tensor,
         mask: Tensor,
