@@ -1,6 +1,5 @@
 """The law of a decoder of which nothing is known but its answers, above temperature 0."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,13 +12,14 @@ from specdec.decoder import Decoder
 from specdec.distributions import TokenDist
 from specdec.losslessness.callables import Answered, Answering, ask, judged_part
 from specdec.losslessness.evidence import Evidence, Leaning, decide
-from specdec.losslessness.levels import Level, LevelResult, Progress
+from specdec.losslessness.levels import Level, LevelResult
 from specdec.losslessness.long_runs import Judge
 from specdec.losslessness.overhearing import Context
 from specdec.losslessness.real_prompts import prompts_for, room
 from specdec.losslessness.reference import Reference
 from specdec.losslessness.sampled_report import curves, statements, tests, verdict
 from specdec.losslessness.statistics import FALSE_ALARM, Floats
+from specdec.losslessness.trial import Trial
 from specdec.noise import mix, uniforms
 from specdec.warp import Warp
 
@@ -151,16 +151,15 @@ def _cells(law: Tensor) -> _Cells:
     return _Cells({token: place for place, token in enumerate(best.indices.tolist())}, np.append(best.values.numpy(), rest))
 
 
-def judge_law(
-    answering: Answering, decoder: Decoder, reference: Reference, began: float, seconds: float, seed: int, progress: Progress
-) -> LevelResult:
-    """The sampled level. began: by `time.monotonic`; the model's loading counts. Raises PluginError."""
+def judge_law(trial: Trial) -> LevelResult:
+    """The sampled level. Raises PluginError."""
+    decoder = trial.decoder
     prompts = prompts_for(decoder.target, PROMPTS)
     size = room(decoder.target, prompts, ANSWER_TOKENS)
-    proof = _Answers(answering, decoder, reference, seed, prompts, size)
-    while size > 0 and (not proof.calls or time.monotonic() - began < seconds):
+    proof = _Answers(trial.answering, decoder, trial.reference, trial.seed, prompts, size)
+    while size > 0 and not (proof.calls and trial.is_over):
         proof.run()
-        progress(min(1.0, (time.monotonic() - began) / seconds), f"{proof.calls} answers, {proof.evidence.tokens} tokens")
+        trial.say(f"{proof.calls} answers, {proof.evidence.tokens} tokens")
         if proof.evidence.impossible or proof.evidence.wealth.p_value < FALSE_ALARM / 10:
             break
     proof.close()
@@ -168,7 +167,7 @@ def judge_law(
     found = {"answers": proof.evidence.distances(len(decision.tests))}
     outcome, words = verdict(decision, found, claims=True, leaning=Leaning.LIKELIER)
     lines = (
-        ("p comes from", reference.words),
+        ("p comes from", trial.reference.words),
         ("answers", f"{proof.calls} calls, {proof.evidence.tokens:,} tokens after {len(prompts)} prompts"),
         *statements(decision, found),
     )
@@ -181,9 +180,9 @@ def judge_law(
         "tokens": proof.evidence.tokens,
         "impossible_tokens": proof.evidence.impossible,
         "tokens_at_the_edge_of_a_cut": proof.edges,
-        "seed": seed,
-        "reference": reference.words,
+        "seed": trial.seed,
+        "reference": trial.reference.words,
         "sampling": decoder.sampling.model_dump(mode="json", exclude_none=True),
     }
     pictured = curves([proof.evidence], decision, found)
-    return LevelResult(Level.SAMPLED, outcome, words, lines, facts, pictured, time.monotonic() - began)
+    return LevelResult(Level.SAMPLED, outcome, words, lines, facts, pictured, trial.elapsed)

@@ -10,6 +10,7 @@ from specdec.losslessness.callables import Answering
 from specdec.losslessness.levels import LevelResult, Progress
 from specdec.losslessness.reference import reference_for
 from specdec.losslessness.replanning import replanned
+from specdec.losslessness.trial import Trial
 
 
 def prove_callable(
@@ -25,4 +26,4 @@ def prove_callable(
     decoder = build(exact, shop)
     reference = reference_for(exact, decoder.target)
     judge = judge_law if decoder.sampling.temperature else judge_ties
-    return judge(answering, decoder, reference, began, seconds, seed, progress)
+    return judge(Trial(answering, decoder, reference, seed, began, seconds, progress))

@@ -1,18 +1,16 @@
 """Greedy answers of a decoder of which nothing else is known, held against one plain forward."""
 
-import time
 from typing import Any
 
 import torch
 
-from specdec.decoder import Decoder
-from specdec.losslessness.callables import Answering, ask, judged_part
+from specdec.losslessness.callables import ask, judged_part
 from specdec.losslessness.ledger import Ledger, listed
-from specdec.losslessness.levels import Level, LevelResult, Outcome, Progress
+from specdec.losslessness.levels import Level, LevelResult, Outcome
 from specdec.losslessness.real_prompts import prompts_for, room
-from specdec.losslessness.reference import Reference
 from specdec.losslessness.runtime import LEAST_NOISE, NEAR_TIE
 from specdec.losslessness.tree_checks import WIDTHS, wanted_features, width_noise
+from specdec.losslessness.trial import Trial
 from specdec.noise import mix
 from specdec.warp import Warp
 
@@ -22,34 +20,33 @@ LEAST_TOKENS = 64
 """Fewer prove nothing."""
 
 
-def judge_ties(
-    answering: Answering, decoder: Decoder, reference: Reference, began: float, seconds: float, seed: int, progress: Progress
-) -> LevelResult:
+def judge_ties(trial: Trial) -> LevelResult:
     """Gaps of the answers in one plain float32 forward; the width noise is that of the target on the first answer."""
+    decoder, seed = trial.decoder, trial.seed
     prompts = prompts_for(decoder.target)
     size = room(decoder.target, prompts, ANSWER_TOKENS)
     ledger, noise, facts = Ledger(), LEAST_NOISE, decoder.target.facts
     for number, prompt in enumerate(prompts if size > 0 else []):
-        if number and time.monotonic() - began > seconds:
+        if number and trial.is_over:
             break
-        answer = ask(answering, prompt, size, mix(seed, 73, number) >> 33, facts.vocab_size)
+        answer = ask(trial.answering, prompt, size, mix(seed, 73, number) >> 33, facts.vocab_size)
         answered = judged_part(answer, size, facts.stop_ids)
         text = (*prompt, *answered.tokens)
         widths = [width for width in WIDTHS if width <= len(answered.tokens)]
         if number < 2 and widths:
             found = width_noise(decoder.target, text, len(prompt), wanted_features(decoder.target, ()), widths)
             noise = max(noise, found.logits)
-        rows = reference.rows([(text, len(prompt))])[0]
+        rows = trial.reference.rows([(text, len(prompt))])[0]
         warp = Warp(decoder.sampling, prompt_length=len(prompt), stop_ids=frozenset())
         tokens = answered.tokens
         if answered.stop_left_out:
             tokens = (*tokens[:-1], max(sorted(facts.stop_ids), key=lambda stop: float(rows[-1][stop])))
         ledger.enter(prompt, tokens, list(torch.unbind(rows)), warp)
-        progress(min(1.0, (time.monotonic() - began) / seconds), f"ledger: {ledger.tokens} tokens")
-    return _ledger_verdict(ledger, NEAR_TIE * noise, reference, seed, time.monotonic() - began)
+        trial.say(f"ledger: {ledger.tokens} tokens")
+    return _ledger_verdict(ledger, NEAR_TIE * noise, trial)
 
 
-def _ledger_verdict(ledger: Ledger, limit: float, reference: Reference, seed: int, seconds: float) -> LevelResult:
+def _ledger_verdict(ledger: Ledger, limit: float, trial: Trial) -> LevelResult:
     beyond = ledger.beyond(limit)
     if beyond:
         worst = max(beyond, key=lambda d: d.gap)
@@ -60,7 +57,7 @@ def _ledger_verdict(ledger: Ledger, limit: float, reference: Reference, seed: in
     else:
         outcome, words = Outcome.PROVED, f"greedy up to ties (L2): no gap above {limit:.2g} in {ledger.tokens} tokens"
     lines = (
-        ("logits come from", reference.words),
+        ("logits come from", trial.reference.words),
         ("ledger", f"{len(ledger.divergences)} of {ledger.tokens} tokens are not the argmax ({ledger.rate:.2g} in 1,000)"),
     )
     facts: dict[str, Any] = {
@@ -73,7 +70,7 @@ def _ledger_verdict(ledger: Ledger, limit: float, reference: Reference, seed: in
             "histogram": ledger.histogram(),
             "listed": listed(ledger, limit),
         },
-        "seed": seed,
-        "reference": reference.words,
+        "seed": trial.seed,
+        "reference": trial.reference.words,
     }
-    return LevelResult(Level.RUNTIME, outcome, words, lines, facts, (), seconds)
+    return LevelResult(Level.RUNTIME, outcome, words, lines, facts, (), trial.elapsed)
