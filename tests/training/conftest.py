@@ -101,6 +101,23 @@ def batch(shard, tmp_path):
 
 
 @pytest.fixture
+def small_yaml(tmp_path):
+    """The least that a spec must say, in a file."""
+    path = tmp_path / "small.yaml"
+    path.write_text(
+        """
+name: small
+target: {use: builtin}
+features: features
+output: run
+data: {sources: {own: {path: own.jsonl}}, validate_on: own}
+budget: {steps: 2}
+"""
+    )
+    return path
+
+
+@pytest.fixture
 def trainer(shard, tmp_path, borrowed):
     """A trainer of float32, on two small shards; `output` tells runs apart."""
 

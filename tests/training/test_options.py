@@ -137,16 +137,6 @@ def test_the_kind_decides_on_layers_losses_and_lm_head(data, borrowed):
             fused_layers(HeadSpec(kind="eagle3", layers=layers), 2)
 
 
-SPEC = """
-name: small
-target: {use: builtin}
-features: features
-output: runs
-data: {sources: {own: {path: own.jsonl}}, validate_on: own}
-budget: {steps: 10}
-"""
-
-
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
@@ -168,29 +158,25 @@ budget: {steps: 10}
         ("target={use: builtin, attention: flash}", "sdpa"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_loaded(tmp_path, setting, message):
-    path = tmp_path / "small.yaml"
-    path.write_text(SPEC)
+def test_what_cannot_be_is_refused_before_anything_is_loaded(small_yaml, setting, message):
     with pytest.raises(SpecError, match=message):
-        read_training_spec(path, (setting,))
+        read_training_spec(small_yaml, (setting,))
 
 
-def test_losses_are_the_published_ones_of_the_kind_and_eagle3_has_no_regression(tmp_path):
-    path = tmp_path / "small.yaml"
-    path.write_text(SPEC)
-    assert read_training_spec(path).loss_weights.model_dump() == {
+def test_losses_are_the_published_ones_of_the_kind_and_eagle3_has_no_regression(small_yaml):
+    assert read_training_spec(small_yaml).loss_weights.model_dump() == {
         "regression": 1.0,
         "cross_entropy": 0.1,
         "step_decay": 0.8,
     }
-    third = read_training_spec(path, ("head.kind=eagle3",)).loss_weights
+    third = read_training_spec(small_yaml, ("head.kind=eagle3",)).loss_weights
     assert (third.regression, third.cross_entropy) == (0.0, 1.0)
     with pytest.raises(SpecError, match="predicts no feature"):
-        read_training_spec(path, ("head.kind=eagle3", "losses.regression=1.0"))
-    path.write_text(SPEC + "losses: {regression: 0.3}\n")
+        read_training_spec(small_yaml, ("head.kind=eagle3", "losses.regression=1.0"))
+    small_yaml.write_text(small_yaml.read_text() + "losses: {regression: 0.3}\n")
     with pytest.raises(SpecError, match="or losses: null"):
-        read_training_spec(path, ("head.kind=eagle3",))
-    assert read_training_spec(path, ("head.kind=eagle3", "losses=null")).loss_weights == third
+        read_training_spec(small_yaml, ("head.kind=eagle3",))
+    assert read_training_spec(small_yaml, ("head.kind=eagle3", "losses=null")).loss_weights == third
 
 
 def test_noise_is_as_wide_as_said_and_scaled_by_each_conversations_own_length(batch):

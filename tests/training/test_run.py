@@ -54,21 +54,10 @@ def test_held_out_answers_of_another_model_are_told_before_the_other_features_ar
     assert (store.asked, said) == (["held out"], [])
 
 
-SPEC = """
-name: small
-target: {use: builtin}
-features: features
-output: run
-data: {sources: {own: {path: own.jsonl}}, validate_on: own}
-budget: {steps: 2}
-"""
-
-
-def test_a_run_that_has_come_to_its_end_says_that_nothing_is_left_to_do(trainer, tmp_path, monkeypatch):
-    (tmp_path / "small.yaml").write_text(SPEC)
+def test_a_run_that_has_come_to_its_end_says_that_nothing_is_left_to_do(trainer, small_yaml, monkeypatch):
     done = trainer("run", budget={"steps": 2})
     monkeypatch.setattr("specdec.training.run.trainer", lambda plan, report: done)
-    first, again = (CliRunner().invoke(app, ["train", str(tmp_path / "small.yaml")]) for _ in range(2))
+    first, again = (CliRunner().invoke(app, ["train", str(small_yaml)]) for _ in range(2))
     assert (first.exit_code, again.exit_code) == (0, 0)
     assert "nothing is left" not in first.output
     assert "nothing is left to do: the run has made 2 steps, of budget.steps: 2; a larger budget would go on" in again.output
