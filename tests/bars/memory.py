@@ -75,7 +75,7 @@ def main() -> int:
     parser.add_argument("--strategies", nargs="+", default=STRATEGIES)
     parser.add_argument("--tokens", type=int, default=2000)
     parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--slack", type=int, default=4096, help="bytes a token beside the caches")
+    parser.add_argument("--slack", type=int, default=6144, help="bytes a token beside caches; a suffix automaton has 4,000")
     options = parser.parse_args()
     os.environ["PYTHONMALLOC"] = "malloc"
     bad = []
