@@ -45,10 +45,8 @@ class Linear:
         """[..., out] for states [..., in]. No gradient flows through a packed map."""
         if self.packed is None:
             return functional.linear(states, self.weight, self.bias)
-        if torch.compiler.is_compiling():
-            compiled: Tensor = torch.ops.specdec.packed_linear(states, self.packed, self.bias, len(self.weight))
-            return compiled
-        mapped: Tensor = torch.ops.mkldnn._linear_pointwise(states, self.packed, self.bias, "none", [], "")
+        product = torch.ops.specdec.packed_linear if torch.compiler.is_compiling() else _multiplied
+        mapped: Tensor = product(states, self.packed, self.bias, len(self.weight))
         return mapped
 
 

@@ -68,11 +68,12 @@ class CompiledForward:
 
     def _mark(self, keys: Tensor, values: Tensor, bias: Tensor) -> None:
         """On a CPU one form serves every capacity; CUDA graphs want buffers that stay where they are."""
-        for tensor, slots in ((keys, 3), (values, 3), (bias, 3)):
-            if self._fused.device.type != "cuda":
-                torch._dynamo.mark_dynamic(tensor, slots)
-            elif tensor is not bias:
-                torch._dynamo.mark_static_address(tensor)
+        if self._fused.device.type == "cuda":
+            for buffer in (keys, values):
+                torch._dynamo.mark_static_address(buffer)
+        else:
+            for tensor in (keys, values, bias):
+                torch._dynamo.mark_dynamic(tensor, 3)
 
 
 def _decode(
