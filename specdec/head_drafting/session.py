@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from specdec.attention.kv_cache import KvCache, LayerShape
+from specdec.attention.prompt_batches import prompt_batches
 from specdec.attention.tree_mask import RowNodes, additive, chain_mask, tree_mask, tree_positions
 from specdec.errors import TargetMismatch
 from specdec.head_drafting.lending import Embed, Readout
@@ -106,17 +107,25 @@ class HeadSession(DraftSession):
         return cache if len(chosen) == len(starts) else cache.fork(copies)
 
     def _feed_prompts(self, cache: KvCache, prompts: list[tuple[int, ...]], features: list[Tensor | None]) -> None:
-        for begin in range(0, max(map(len, prompts)), self._chunk):
-            parts = [prompt[begin : begin + self._chunk] for prompt in prompts]
-            starts = [min(begin, len(prompt)) for prompt in prompts]
-            counts = [len(part) for part in parts]
-            width = max(counts)
-            cache.stage(starts, width)
-            mask = chain_mask(starts, counts, nodes=width, slots=cache.staged_width)
-            positions = torch.tensor(starts)[:, None] + torch.arange(width)
-            cuts = [None if f is None else f[begin : begin + len(part)] for f, part in zip(features, parts, strict=True)]
-            self._forward(cache, parts, self._entry(cuts, counts), positions, mask)
+        for batch in prompt_batches(list(map(len, prompts)), self._chunk, self._drafting.device.type):
+            rows = slice(batch.start, batch.stop)
+            for begin in range(0, max(map(len, prompts[rows])), self._chunk):
+                self._feed_chunk(cache, batch.start, prompts[rows], features[rows], begin)
         cache.lengths = [len(prompt) for prompt in prompts]
+
+    def _feed_chunk(
+        self, cache: KvCache, first_row: int, prompts: list[tuple[int, ...]], features: list[Tensor | None], begin: int
+    ) -> None:
+        """A chunk, from pair `begin` on, of the rows from first_row on."""
+        parts = [prompt[begin : begin + self._chunk] for prompt in prompts]
+        starts = [min(begin, len(prompt)) for prompt in prompts]
+        counts = [len(part) for part in parts]
+        width = max(counts)
+        cache.stage(starts, width, first_row)
+        mask = chain_mask(starts, counts, nodes=width, slots=cache.staged_width)
+        positions = torch.tensor(starts)[:, None] + torch.arange(width)
+        cuts = [None if f is None else f[begin : begin + len(part)] for f, part in zip(features, parts, strict=True)]
+        self._forward(cache, parts, self._entry(cuts, counts), positions, mask)
 
     def _feed_pending(self) -> None:
         """Every row's pending pairs go into its stable cache; what comes out at the last answers for the root."""

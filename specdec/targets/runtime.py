@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from specdec.attention.kv_cache import KvCache
+from specdec.attention.prompt_batches import prompt_batches
 from specdec.attention.tree_mask import RowNodes, chain_mask, tree_mask, tree_positions
 from specdec.contracts import Features
 from specdec.errors import NumericsError
@@ -68,9 +69,10 @@ class TransformerRuntime:
         check_features(features, self.call)
         state = TransformerState(KvCache(self.call.shapes, len(prompts)), features)
         if self.limits.no_trees_because is None:
-            rows = self._prefill_rows(state, prompts, 0)
+            batches = prompt_batches(list(map(len, prompts)), self.limits.prefill_chunk, self.call.device.type)
         else:
-            rows = [self._prefill_rows(state, [prompt], row)[0] for row, prompt in enumerate(prompts)]
+            batches = [range(row, row + 1) for row in range(len(prompts))]
+        rows = [row for batch in batches for row in self._prefill_rows(state, [prompts[r] for r in batch], batch.start)]
         state.kv.lengths = [len(prompt) for prompt in prompts]
         state.committed = list(state.kv.lengths)
         return state, tuple(rows)

@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 
+from specdec.attention import prompt_batches
 from specdec.builders.chain import Chain, ChainOptions
 from specdec.builders.dynamic import Dynamic, DynamicOptions
 from specdec.builders.fixed import Fixed, FixedOptions
@@ -145,6 +146,14 @@ def test_rows_of_a_batch_differ_in_length_in_questions_and_in_acceptance_and_lea
             life.session.keep(kept)
             life.texts = [life.texts[row] for row in kept]
             builders = [TREE, CHAIN][: len(kept)]
+
+
+def test_a_long_prompt_beside_short_ones_is_fed_on_its_own(target_of, drafter_of, kind, monkeypatch):
+    monkeypatch.setitem(prompt_batches.FORWARD_IN_TOKENS, "cpu", 0)
+    prompts = [PROMPTS[0], [*PROMPTS[0], *PROMPTS[2], *PROMPTS[1]], PROMPTS[2], PROMPTS[2]]
+    assert len(prompt_batches.prompt_batches([len(prompt) - 2 for prompt in prompts], 512, "cpu")) == 3
+    life = Life(target_of(), drafter_of(target_of(), kind), prompts)
+    life.grow([CHAIN] * len(prompts))
 
 
 def test_prompts_longer_than_a_chunk_are_fed_in_parts(target_of, drafter_of, kind):

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from specdec.attention.prompt_batches import prompt_batches
 from specdec.contracts import Draw, Features
 from specdec.targets.assembly import RunSettings, assemble
 from specdec.tree import TreeSketch, root_only
@@ -92,10 +93,12 @@ def test_scoring_level_by_level_equals_scoring_at_once(kind, make_runtime, promp
     torch.testing.assert_close(torch.cat(parts), at_once, **EXACT)
 
 
+@pytest.mark.parametrize("lengths", [(2, 19, 9), (2, 90, 9)], ids=["one prefill", "a prefill each"])
 @pytest.mark.parametrize("kind", TREES)
-def test_rows_of_a_ragged_batch_are_scored_as_if_alone(kind, make_runtime, prompt, random_tree):
+def test_rows_of_a_ragged_batch_are_scored_as_if_alone(kind, lengths, make_runtime, prompt, random_tree):
     runtime, _ = make_runtime(kind)
-    prompts = [prompt(length, seed=length) for length in (2, 19, 9)]
+    assert len(prompt_batches(lengths, runtime.limits.prefill_chunk, "cpu")) == (1 if max(lengths) < 20 else 3)
+    prompts = [prompt(length, seed=length) for length in lengths]
     trees = [random_tree(nodes, len(p), seed=nodes) for nodes, p in zip((5, 1, 17), prompts, strict=True)]
     state, first = runtime.prefill(prompts, Features())
     batch = runtime.score(state, trees)
