@@ -1,9 +1,10 @@
 """What the parts hand to each other, and what a run leaves behind."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import torch
 from torch import Tensor
 
 from specdec.contracts import Features, Guarantee
@@ -36,7 +37,9 @@ class Distributions:
 
         Equal logits: the lower id first. Impossible tokens are left out. Raises NumericsError for NaN or infinite logits.
         """
-        best = best_tokens(self.logits, count, self.target_ids)
+        return self._apart(best_tokens(self.logits, count, self.target_ids))
+
+    def _apart(self, best: list[list[tuple[int, float]]]) -> "Ranked":
         if any(row and row[0][1] != row[0][1] for row in best):
             raise self.unusable()
         return [[t for t, _ in row] for row in best], [[s for _, s in row] for row in best]
@@ -75,6 +78,16 @@ def _different(tokens: tuple[int, ...], scores: tuple[float, ...]) -> list[tuple
     return list(first.items())
 
 
+def top_of_each(answers: Sequence[Distributions | Candidates], count: int) -> list["Ranked"]:
+    """`answer.top(count)` of every answer; logits over the same columns are ranked at once, for little more than one costs."""
+    shared = [a for a in answers if isinstance(a, Distributions)]
+    alike = len({(id(a.target_ids), a.logits.shape[1], a.logits.dtype) for a in shared}) == 1
+    if len(shared) < len(answers) or not alike:
+        return [answer.top(count) for answer in answers]
+    best = iter(best_tokens(torch.cat([a.logits for a in shared]), count, shared[0].target_ids))
+    return [a._apart([next(best) for _ in a.logits]) for a in shared]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class DraftProbs:
     """What a drawing builder gets instead of logits: q [frontier, vocab], warped, in target ids, exactly to be drawn from."""
@@ -83,6 +96,8 @@ class DraftProbs:
     source: int = 0
 
 
+Ranked: TypeAlias = tuple[list[list[int]], list[list[float]]]
+"""By node, target ids, best first, and their log-probabilities."""
 Proposal: TypeAlias = Distributions | Candidates
 Answer: TypeAlias = Distributions | Candidates | DraftProbs
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec.contracts import Guarantee
-from specdec.errors import PluginError
-from specdec.records import Candidates, Distributions, Generation, HiddenStates, StepRecord
+from specdec.errors import NumericsError, PluginError
+from specdec.records import Candidates, Distributions, Generation, HiddenStates, StepRecord, top_of_each
 
 scores = st.integers(-3, 3).map(float) | st.just(float("-inf"))
 
@@ -88,3 +88,23 @@ def test_rates_of_nothing_are_nan():
 def test_candidates_need_a_score_for_every_token():
     with pytest.raises(PluginError, match="score for every token"):
         Candidates(((1, 2),), ((-0.1,),))
+
+
+@pytest.mark.parametrize("count", [1, 4, 40])
+def test_answers_that_are_ranked_together_are_ranked_as_if_alone(count):
+    torch.manual_seed(0)
+    ids = torch.randperm(500)[:300]
+    logits = [torch.randn(rows, 300).bfloat16() for rows in (2, 1, 3)]
+    given = [Distributions(some, ids, source=n) for n, some in enumerate(logits)]
+    assert top_of_each(given, count) == [answer.top(count) for answer in given]
+    other = [*given, Distributions(logits[0])]
+    assert top_of_each(other, count) == [answer.top(count) for answer in other]
+    mixed = [given[0], Candidates(((1, 2),), ((-0.1, -0.2),))]
+    assert top_of_each(mixed, count) == [answer.top(count) for answer in mixed]
+    assert top_of_each([], count) == []
+
+
+def test_nan_in_one_of_the_answers_that_are_ranked_together_is_said_to_be_its_makers():
+    good, bad = torch.zeros(1, 9), torch.full((1, 9), math.nan)
+    with pytest.raises(NumericsError, match="the second gave it"):
+        top_of_each([Distributions(good, made_by="the first"), Distributions(bad, made_by="the second")], 2)

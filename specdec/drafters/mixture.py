@@ -10,7 +10,7 @@ from specdec.calibration import Calibration
 from specdec.contracts import DrafterDeclaration, Features, Gives
 from specdec.errors import TargetMismatch
 from specdec.interfaces import BuildTools, Drafter, DraftSession, DraftStart, Frontier, PartOptions
-from specdec.records import Candidates, Committed, HiddenStates, Proposal, Scored, united
+from specdec.records import Candidates, Committed, HiddenStates, Proposal, Ranked, Scored, top_of_each, united
 from specdec.tree import TreeSketch
 
 PATIENCE = 4.0
@@ -101,10 +101,10 @@ class _Row:
         self._tree: TreeSketch | None = None
         self._said: list[dict[int, list[tuple[int, float]]]] = [{} for _ in range(num_parts)]
 
-    def learn(self, part: int, frontier: Frontier, answer: Proposal, count: int) -> None:
+    def learn(self, part: int, frontier: Frontier, best: Ranked) -> None:
         """Keep a part's best tokens with their estimates."""
         self._tree = frontier.tree
-        for node, tokens, scores in zip(frontier.nodes, *answer.top(count), strict=True):
+        for node, tokens, scores in zip(frontier.nodes, *best, strict=True):
             self._said[part][node] = [(token, math.exp(min(score, 0.0))) for token, score in zip(tokens, scores, strict=True)]
 
     def asked(self, part: int, frontier: Frontier, quick: Sequence[int], sure: float) -> Frontier | None:
@@ -184,9 +184,14 @@ class MixtureSession(DraftSession):
 
     def _ask(self, part: int, frontiers: Sequence[Frontier | None]) -> None:
         answers = self._sessions[part].expand(frontiers)
-        for row, frontier, answer in zip(self._rows, frontiers, answers, strict=True):
-            if frontier is not None and answer is not None:
-                row.learn(part, frontier, answer, self._options.candidates)
+        asked = [
+            (row, frontier, answer)
+            for row, frontier, answer in zip(self._rows, frontiers, answers, strict=True)
+            if frontier is not None and answer is not None
+        ]
+        ranked = top_of_each([answer for _, _, answer in asked], self._options.candidates)
+        for (row, frontier, _), best in zip(asked, ranked, strict=True):
+            row.learn(part, frontier, best)
 
     def observe(self, committed: Sequence[Committed], scored: Sequence[Scored]) -> None:
         """Every part learns what was emitted."""
