@@ -31,6 +31,9 @@ class DrafterCost(BaseModel):
     widths: Annotated[tuple[Count, ...], Field(min_length=1, description="nodes that a later level expands")]
     seconds: Annotated[tuple[Seconds, ...], Field(min_length=1, description="of such a level")]
     spread: Annotated[tuple[Seconds, ...], Field(description="interquartile range / median, by width")] = ()
+    row_seconds: Annotated[
+        Seconds, Field(description="what each sequence of a batch but one adds to a level, beside its nodes")
+    ] = 0.0
 
     @model_validator(mode="after")
     def _aligned(self) -> Self:
@@ -46,9 +49,12 @@ class DrafterCost(BaseModel):
         """Seconds of a level below the first that expands `width` nodes; never falls."""
         return self._curve(width)
 
-    def draft(self, expansions: Sequence[int]) -> float:
-        """Seconds of a draft that expands so many nodes level by level, the root (1) first; 0 without a level."""
-        return self.first_seconds + sum(self.level(width) for width in expansions[1:]) if expansions else 0.0
+    def draft(self, expansions: Sequence[int], rows: int = 1) -> float:
+        """Seconds of a draft of each row that expands so many nodes level by level, the root (1) first; 0 without a level."""
+        if not expansions:
+            return 0.0
+        levels = self.first_seconds + sum(self.level(rows * width) for width in expansions[1:])
+        return levels + self.row_seconds * (rows - 1) * len(expansions)
 
 
 class CostModel(BaseModel):
@@ -93,6 +99,10 @@ class CostModel(BaseModel):
         """By context, of the root alone."""
         return Curve(self.contexts, tuple(curve(1) for curve in self._curves))
 
+    @cached_property
+    def _known_widths(self) -> dict[float, Curve]:
+        return {}
+
     def forward(self, new_tokens: float, context: int) -> float:
         """Seconds of a target forward over `new_tokens` (root included; all rows of a batch together); never falls in either.
 
@@ -102,16 +112,22 @@ class CostModel(BaseModel):
         if new_tokens < 1:
             raise SpecError(f"a forward of {new_tokens} tokens; at least the root is scored")
         last = self.contexts[-1]
-        within = Curve(self.contexts, tuple(curve(new_tokens) for curve in self._curves))(min(context, last))
+        within = self._at_width(new_tokens)(min(context, last))
         return within + (self._root(context) - self._root(last) if context > last else 0.0)
+
+    def _at_width(self, new_tokens: float) -> Curve:
+        """By context, of so many tokens; builders that weigh costs ask for the same widths in every step."""
+        if new_tokens not in self._known_widths:
+            self._known_widths[new_tokens] = Curve(self.contexts, tuple(curve(new_tokens) for curve in self._curves))
+        return self._known_widths[new_tokens]
 
     def marginal(self, new_tokens: int, context: int) -> float:
         """Seconds that one more token costs: `forward(n + 1) - forward(n)`, not negative."""
         return self.forward(new_tokens + 1, context) - self.forward(new_tokens, context)
 
-    def draft(self, expansions: Sequence[int]) -> float:
-        """Seconds of drafting, by the number of nodes expanded at each level, the root (1) first."""
-        return 0.0 if self.drafter is None else self.drafter.draft(expansions)
+    def draft(self, expansions: Sequence[int], rows: int = 1) -> float:
+        """Seconds of drafting, by the number of nodes that each row expands at each level, the root (1) first."""
+        return 0.0 if self.drafter is None else self.drafter.draft(expansions, rows)
 
     def step(self, new_tokens: int, expansions: Sequence[int], context: int) -> float:
         """Seconds of a whole speculative step."""

@@ -43,7 +43,7 @@ class Prices:
         """Seconds of drafting, by nodes expanded at each level."""
         if self._level is not None:
             return self._level * len(expanded)
-        return self._costs.draft([1, *(self._rows * width for width in expanded[1:])] if expanded else [])
+        return self._costs.draft(expanded, self._rows)
 
     def best(self, gains: Sequence[float], spent: float) -> tuple[float, float]:
         """The most tokens a second with the first so many of `gains` (falling), and the chance that pays for one node more."""

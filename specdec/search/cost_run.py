@@ -13,14 +13,16 @@ from specdec.noise import mix
 from specdec.profiles.costs import CostModel, DrafterCost
 from specdec.records import StepRecord
 from specdec.requests import Request
-from specdec.search.metering import Meter, Metered, Samples, steadied
-from specdec.verifiers.match import Match
+from specdec.search.metering import Meter, Metered, Samples, Wandering, fresh_token, steadied
 
 DRAFT_WIDTHS = (1, 2, 4, 8, 16)
 PLAIN_STEPS = 4
 """Steps of plain decoding in a round, at each context."""
 WARM_UP = 2
-TEXT = "The quick brown fox jumps over the lazy dog, and the lazy dog looks up at the quick brown fox. "
+BATCH = 4
+"""Sequences that draft together, to see what each adds."""
+BATCH_STEPS = 3
+"""Steps of those in a round, each after one of a lone sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +99,8 @@ def _growth(plan: CostPlan) -> int:
 
 
 def _metered(decoder: Decoder, meter: Meter) -> Decoder:
-    """The decoder with trees by the meter; verified by `match`, which fits whatever is drafted."""
-    declared = Declared(decoder.declared.drafter, Metered.declares(Metered.Options()), Match.declares(Match.Options()))
+    """The decoder with trees by the meter; verified by what fits whatever is drafted."""
+    declared = Declared(decoder.declared.drafter, Metered.declares(Metered.Options()), Wandering.declares(Wandering.Options()))
     vocab_size = decoder.target.facts.vocab_size
     drafter = decoder.drafter
     if not declared.drafter.drafts:
@@ -108,7 +110,7 @@ def _metered(decoder: Decoder, meter: Meter) -> Decoder:
         target=decoder.target,
         drafter=drafter,
         builder=Metered(meter, vocab_size),
-        verifier=Match(),
+        verifier=Wandering(vocab_size),
         declared=declared,
         sampling=decoder.sampling,
     )
@@ -134,7 +136,20 @@ def _round(metered: Decoder, plain: Decoder, meter: Meter, plan: CostPlan, numbe
                 _plain_step(plain, plain_run, context, samples)
             meter.size, meter.width = width, DRAFT_WIDTHS[(place + number) % len(DRAFT_WIDTHS)]
             _metered_step(metered, run, meter, context, samples)
+    if metered.declared.drafter.drafts:
+        _batched_steps(metered, meter, plan, number, samples)
     return samples
+
+
+def _batched_steps(metered: Decoder, meter: Meter, plan: CostPlan, number: int, samples: Samples) -> None:
+    """Two levels of one node each, for one sequence and for a few."""
+    meter.size, meter.width = 2, 1
+    request = Request(_prompt(metered, plan.contexts[0]), max_new_tokens=_growth(plan), seed=number, ignore_eos=True)
+    runs = [(samples.alone, metered.start([request])), (samples.together, metered.start([request] * BATCH))]
+    for step in range(1 + BATCH_STEPS):
+        for seconds, run in runs:
+            record = metered.step(run)[0]
+            seconds += [record.seconds["draft"]] if step else []
 
 
 def _plain_step(plain: Decoder, run: Run, context: int, samples: Samples) -> None:
@@ -162,21 +177,21 @@ def _rest(record: StepRecord) -> float:
 
 
 def _prompt(decoder: Decoder, length: int) -> list[int]:
-    """So many tokens of a text, over and over; numbers in a row where there is no tokenizer."""
-    codec, vocab_size = decoder.target.codec, decoder.target.facts.vocab_size
-    tokens = list(range(min(vocab_size, 64))) if codec is None else codec.encode(TEXT)
-    return (tokens * (1 + length // len(tokens)))[:length]
+    vocab_size = decoder.target.facts.vocab_size
+    return [fresh_token(position, vocab_size) for position in range(length)]
 
 
 def _drafter_cost(name: str, samples: Samples) -> DrafterCost:
     widths = tuple(sorted(samples.level))
-    return DrafterCost(
+    cost = DrafterCost(
         name=name,
         first_seconds=median(samples.first_level),
         widths=widths,
         seconds=tuple(median(samples.level[width]) for width in widths),
         spread=tuple(_spread(samples.level[width]) for width in widths),
     )
+    more = median(samples.together) - median(samples.alone) - (cost.level(BATCH) - cost.level(1))
+    return cost.model_copy(update={"row_seconds": max(0.0, more / (2 * (BATCH - 1)))})
 
 
 def _spread(values: Sequence[float]) -> float:

@@ -2,17 +2,23 @@
 
 from collections import defaultdict
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import gcd
 from statistics import median
 from time import perf_counter
 from typing import ClassVar
 
-from specdec.chance import DraftChance
+from specdec.chance import DraftChance, TargetChance
 from specdec.contracts import BuilderDeclaration, Draw, Gives, Shape
 from specdec.errors import SpecdecError
 from specdec.interfaces import Budget, BuildTools, Frontier, PartOptions, TreeBuilder
-from specdec.records import Answer, DraftProbs
+from specdec.records import Answer, DraftProbs, Verdict
 from specdec.tree import DraftTree, TreeSketch
+from specdec.verifiers.match import Match
+from specdec.warp import TargetDists
+
+GOLDEN = 0.618
+"""Of the vocabulary lies between two tokens of the texts that are measured on."""
 
 COLUMNS = 8
 """Chains side by side in the trees that are scored."""
@@ -97,15 +103,47 @@ class Metered(TreeBuilder[PartOptions]):
         return list(known)
 
 
+def fresh_token(position: int, vocab_size: int) -> int:
+    """A token all over the vocabulary; none stands at two positions before all have been used."""
+    step = next(step for step in range(int(vocab_size * GOLDEN) + 1, 2 * vocab_size + 2) if gcd(step, vocab_size) == 1)
+    return (position + 1) * step % vocab_size
+
+
+class Wandering(Match):
+    """`match`, and then another token than the target's, so that the text never repeats itself.
+
+    In a loop, drafters that look things up are sure of what follows, and a mixture spares its others the work that is to be
+    measured. A greedy target falls into loops.
+    """
+
+    name: ClassVar[str] = "wandering"
+
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+
+    @classmethod
+    def build(cls, options: PartOptions, tools: BuildTools) -> "Wandering":  # noqa: ARG003
+        """Is made by hand: it needs a vocabulary."""
+        raise SpecdecError("a wandering verifier changes what is emitted and is not built from a spec")
+
+    def verify(self, tree: DraftTree, p: TargetDists, chance: TargetChance) -> Verdict:
+        """What `match` does, with a fresh token."""
+        verdict = super().verify(tree, p, chance)
+        position = tree.root_position + len(verdict.path) + 1
+        return replace(verdict, next_token=fresh_token(position, self._vocab_size))
+
+
 @dataclass(slots=True)
 class Samples:
-    """Seconds by what they were measured at."""
+    """Seconds by what they were measured at. alone, together: of drafting for one sequence, and for all of a small batch."""
 
     forward: dict[tuple[int, int], list[float]] = field(default_factory=lambda: defaultdict(list))
     overhead: list[float] = field(default_factory=list)
     plain_overhead: list[float] = field(default_factory=list)
     first_level: list[float] = field(default_factory=list)
     level: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    alone: list[float] = field(default_factory=list)
+    together: list[float] = field(default_factory=list)
 
     def add(self, other: "Samples", slowness: float) -> None:
         """Take in other samples, divided by how slow the machine was when they were made."""
@@ -116,6 +154,8 @@ class Samples:
         self.overhead += [value / slowness for value in other.overhead]
         self.plain_overhead += [value / slowness for value in other.plain_overhead]
         self.first_level += [value / slowness for value in other.first_level]
+        self.alone += [value / slowness for value in other.alone]
+        self.together += [value / slowness for value in other.together]
 
 
 def steadied(rounds: Sequence[Samples]) -> Samples:

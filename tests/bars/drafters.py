@@ -82,7 +82,8 @@ class Bench:
     def ratios(self, title, texts, batch):
         """By contender, plain or not, the seconds per token of every group."""
         prompts = [self.target.codec.chat([{"role": "user", "content": text}]) for text in texts]
-        groups = [prompts[i : i + batch] for i in range(0, len(prompts) - batch + 1, batch)]
+        number = max(len(prompts) // batch, self.options.groups)
+        groups = [[prompts[(i * batch + j) % len(prompts)] for j in range(batch)] for i in range(number)]
         names = list(self.decoders)
         for name in names:
             self.decoders[name].generate([prompts[0]], max_new_tokens=4)
@@ -147,6 +148,7 @@ def main() -> int:
     parser.add_argument("--mt-bench", type=Path, required=True, help="or another file of prompts, for tuning")
     parser.add_argument("--gsm8k", type=Path, required=True)
     parser.add_argument("--count", type=int, default=16, help="prompts of a set")
+    parser.add_argument("--groups", type=int, default=0, help="at least so many of a set, prompts in other company if need be")
     parser.add_argument("--sets", nargs="*", help="only these sets")
     parser.add_argument("--by-category", action="store_true", help="MT-bench category by category")
     parser.add_argument("--batches", nargs="*", type=int, default=[1, 2, 4, 8])

@@ -41,6 +41,13 @@ def test_a_step_is_drafting_the_forward_and_the_overhead():
     assert costs(drafter=None).draft((1, 2, 3)) == 0
 
 
+def test_every_sequence_of_a_batch_costs_a_level_its_nodes_and_a_share():
+    drafter = DRAFTER.model_copy(update={"row_seconds": 0.0003})
+    assert costs(drafter=drafter).draft((1, 2), rows=1) == pytest.approx(0.004 + drafter.level(2))
+    assert costs(drafter=drafter).draft((1, 2), rows=2) == pytest.approx(0.004 + 0.005 + 2 * 0.0003)
+    assert costs(drafter=drafter).draft((), rows=8) == 0
+
+
 @given(
     st.lists(st.lists(st.floats(0.001, 1), min_size=3, max_size=3), min_size=2, max_size=2),
     st.tuples(st.integers(1, 10), st.integers(1, 10)),

@@ -1,11 +1,13 @@
+import time
 from dataclasses import replace
 
 import pytest
 
 from specdec.builders.chain import Chain, ChainOptions
 from specdec.errors import SpecError
-from specdec.search.cost_run import DRAFT_WIDTHS, PLAIN_STEPS, CostPlan, default_widths, measure_costs
-from specdec.search.metering import Samples, steadied
+from specdec.interfaces import DraftSession
+from specdec.search.cost_run import BATCH, BATCH_STEPS, DRAFT_WIDTHS, PLAIN_STEPS, CostPlan, default_widths, measure_costs
+from specdec.search.metering import Samples, fresh_token, steadied
 from specdec.verifiers.match import Match
 
 PLAN = CostPlan(widths=(1, 2, 3, 5, 9), contexts=(4, 20), rounds=2)
@@ -31,8 +33,9 @@ def test_every_width_is_scored_as_often_at_every_context_and_a_round_warms_up(me
     costs, target, rounds = measured
     assert len(rounds) == PLAN.rounds + 1
     sizes = [len(tree) for trees in target.trees for tree in trees]
+    in_batches = {2: (PLAN.rounds + 1) * (1 + BATCH) * (1 + BATCH_STEPS)}
     for width in PLAN.widths[1:]:
-        assert sizes.count(width) == len(PLAN.contexts) * (PLAN.rounds + 1)
+        assert sizes.count(width) - in_batches.get(width, 0) == len(PLAN.contexts) * (PLAN.rounds + 1)
     assert sizes.count(1) >= len(PLAN.contexts) * (PLAN.rounds + 1) * PLAIN_STEPS
     assert costs.widths == PLAN.widths
     assert costs.contexts == PLAN.contexts
@@ -52,6 +55,38 @@ def test_the_drafter_is_timed_by_level_and_the_file_says_from_what(measured):
     assert costs.drafter.first_seconds > 0
     assert costs.overhead_seconds > 0
     assert costs.provenance == {"x": 1, "rounds": PLAN.rounds}
+
+
+def test_the_text_never_repeats_itself_whatever_the_target_says(measured):
+    _, target, _ = measured
+    drafted = [tree for trees in target.trees for tree in trees if len(tree) > 1 and tree.root_position not in PLAN.contexts]
+    assert len(drafted) > 50
+    assert all(tree.tokens[0] == fresh_token(tree.root_position, 40) for tree in drafted)
+    assert len({fresh_token(position, 40) for position in range(40)}) == 40
+    assert sorted(fresh_token(position, 49152) for position in range(49152)) == list(range(49152))
+
+
+def test_each_further_sequence_of_a_batch_is_timed(table, parts_of, compose, monkeypatch):
+    decoder = compose(table(40, seed=1), parts_of(Chain, ChainOptions(length=2), Match), "mixed")
+    opened = decoder.drafter.open
+
+    class Slow(DraftSession):
+        def __init__(self, inner):
+            self.inner = inner
+
+        def expand(self, frontiers):
+            time.sleep(0.004 * len(frontiers))
+            return self.inner.expand(frontiers)
+
+        def observe(self, committed, scored):
+            self.inner.observe(committed, scored)
+
+        def keep(self, rows):
+            self.inner.keep(rows)
+
+    monkeypatch.setattr(decoder.drafter, "open", lambda starts: Slow(opened(starts)))
+    costs = measure_costs(decoder, PLAN, source="table", provenance={})
+    assert costs.drafter.row_seconds == pytest.approx(0.004, rel=0.4)
 
 
 def test_a_target_without_trees_is_measured_in_chains(table, parts_of, compose, watched):
