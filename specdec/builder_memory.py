@@ -25,11 +25,56 @@ CREDIT: Final = (1.2, 4.0)
 TOLERANCE = 0.02
 """Plain steps that a look may lose, on average, before the drafter is left alone."""
 
+LAG = 0.2
+"""Plain steps that a step of a large batch loses: sequences that get ahead end early, and the last go on by themselves."""
+
 LONGEST_REST = 16
 """Steps between two looks at a drafter that does not pay."""
 
 Costs: TypeAlias = Callable[[int], float]
 """Drafted nodes to what the step cost, in plain steps."""
+
+
+class Looks:
+    """Whether looking at the drafter pays: for one sequence, or for all that decode together and wait for each other's drafts.
+
+    Sequences of a batch look together or not at all, since one that did not would spare the others nothing.
+    """
+
+    def __init__(self) -> None:
+        self._balance, self._weight = CREDIT
+        self._rest = 0
+        self._left = 0
+        self._reports: list[float] = []
+        self._asked: set[Learned] = set()
+        self._resting = False
+        self._looked = False
+
+    def report(self, saved: float) -> None:
+        """Plain steps that a look of one sequence saved."""
+        self._reports.append(saved)
+
+    def rests(self, asker: "Learned", rows: int) -> bool:
+        """Whether the drafter is to be left alone in this step, which is one of `rows` sequences. All are told the same."""
+        if asker in self._asked or not self._asked:
+            self._asked.clear()
+            self._resting = self._decided(rows)
+        self._asked.add(asker)
+        return self._resting
+
+    def _decided(self, rows: int) -> bool:
+        """By what is known of the last look; the first sequence of a step asks before the others have reported."""
+        if self._left == 0 and self._looked and self._reports:
+            saved = sum(self._reports) / len(self._reports) - LAG * (1 - 1 / rows)
+            self._reports.clear()
+            self._balance = FADING * self._balance + saved
+            self._weight = FADING * self._weight + 1
+            short = self._balance / self._weight < -TOLERANCE
+            self._rest = min(max(2 * self._rest, 1), LONGEST_REST) if short else 0
+            self._left = self._rest
+        self._looked = self._left == 0
+        self._left = max(self._left - 1, 0)
+        return not self._looked
 
 
 class Learned:
@@ -44,16 +89,7 @@ class Learned:
         self._sketch: TreeSketch | None = None
         self._said: dict[int, list[tuple[int, float]]] = {}
         self._look: tuple[float, Costs] | None = None
-        self._balance, self._looks = CREDIT
-        self._rest = 0
-        self._left = 0
-
-    def rests(self) -> bool:
-        """Whether the drafter is to be left alone in this step."""
-        if self._left > 0:
-            self._left -= 1
-            return True
-        return False
+        self.alone = Looks()
 
     def begin(self, sketch: TreeSketch) -> None:
         """A draft begins."""
@@ -85,20 +121,14 @@ class Learned:
         """The drafter was looked at: the plain steps that this is expected to save."""
         self._look = (advantage, costs)
 
-    def _settle(self, advantage: float, costs: Costs, last: StepRecord) -> None:
-        """Enter what a look saved, half as was expected, which varies less, half as it turned out; decide on a rest."""
-        self._balance = FADING * self._balance + (advantage + last.committed - costs(last.drafted)) / 2
-        self._looks = FADING * self._looks + 1
-        if self._balance / self._looks < -TOLERANCE:
-            self._rest = min(max(2 * self._rest, 1), LONGEST_REST)
-        else:
-            self._rest = 0
-        self._left = self._rest
+    def hear(self, last: StepRecord, looks: "Looks") -> None:
+        """Hold what was said along the way against the tokens that were emitted since, and report what looking saved.
 
-    def hear(self, last: StepRecord) -> None:
-        """Hold what was said along the way against the tokens that were emitted since."""
+        That is half what was expected, which varies less, and half as it turned out.
+        """
         if self._look is not None:
-            self._settle(*self._look, last)
+            advantage, costs = self._look
+            looks.report((advantage + last.committed - costs(last.drafted)) / 2)
         sketch, node = self._sketch, 0
         if sketch is not None:
             children = {(p, t): n for n, (p, t) in enumerate(zip(sketch.parents, sketch.tokens, strict=True))}

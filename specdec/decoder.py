@@ -3,12 +3,13 @@
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from specdec.chance import Coins, seeded
 from specdec.distributions import Sampling
 from specdec.errors import PluginError, SpecError
+from specdec.exchange import Memory
 from specdec.growth import Declared, Grower
 from specdec.guarding import PartGuard
 from specdec.interfaces import Drafter, DraftSession, DraftStart, Target, TargetState, TreeBuilder, Verifier
@@ -26,7 +27,7 @@ __all__ = ["Declared", "Decoder", "Run", "StreamEvent"]
 class Run:
     """A batch in flight: rows still decoding, aligned with the rows of `state` and `session`, and those that have ended.
 
-    watch: called with each step of each row.
+    watch: called with each step of each row. memory: what the tree builder keeps about the batch.
     """
 
     rows: list[Row]
@@ -34,6 +35,7 @@ class Run:
     state: TargetState | None = None
     session: DraftSession | None = None
     watch: Watch | None = None
+    memory: Memory = field(default_factory=Memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,7 @@ class Decoder:
         if not run.rows or run.state is None or run.session is None:
             return []
         clock = [time.perf_counter()]
-        trees = self._grower.grow(run.rows, run.session)
+        trees = self._grower.grow(run.rows, run.session, run.memory)
         clock.append(time.perf_counter())
         with self._scoring:
             scored = self.target.score(run.state, trees)

@@ -18,7 +18,7 @@ class Frontier:
 
 @dataclass(slots=True)
 class Memory:
-    """What a builder keeps about one sequence from step to step; the decoder only carries it."""
+    """What a builder keeps from step to step; the decoder only carries it."""
 
     kept: object = None
 
@@ -29,6 +29,7 @@ class Budget:
 
     stop_ids: tokens after which the sequence ends, below which drafting is useless.
     rows: sequences that share the forward, this one included. last: the sequence's last step, None before its first.
+    memory: the sequence's own. batch: of all that decode together.
     """
 
     nodes: int
@@ -37,6 +38,7 @@ class Budget:
     rows: int = 1
     last: StepRecord | None = None
     memory: Memory = field(default_factory=Memory)
+    batch: Memory = field(default_factory=Memory)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

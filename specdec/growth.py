@@ -9,6 +9,7 @@ from specdec.chance import DraftChance
 from specdec.contracts import BuilderDeclaration, DrafterDeclaration, Draw, VerifierDeclaration
 from specdec.distributions import draft_probs
 from specdec.errors import NumericsError, PluginError
+from specdec.exchange import Memory
 from specdec.guarding import PartGuard
 from specdec.interfaces import Budget, Drafter, DraftSession, Frontier, Target, TreeBuilder
 from specdec.proposals import ProposalCheck
@@ -84,9 +85,13 @@ class Grower:
         self._drafting = PartGuard("drafter", drafter)
         self._building = PartGuard("tree builder", builder)
 
-    def grow(self, rows: list[Row], session: DraftSession) -> list[DraftTree]:
-        """A tree per row, at its root. Raises PluginError for a drafter or builder that breaks its contract."""
-        budgets = [self._budget(row, len(rows)) for row in rows]
+    def grow(self, rows: list[Row], session: DraftSession, batch: Memory | None = None) -> list[DraftTree]:
+        """A tree per row, at its root. batch: what builders keep about these rows together.
+
+        Raises PluginError for a drafter or builder that breaks its contract.
+        """
+        shared = Memory() if batch is None else batch
+        budgets = [self._budget(row, len(rows), shared) for row in rows]
         growing = [self._begin(row, budget) for row, budget in zip(rows, budgets, strict=True)]
         while any(one is not None and one.asked is not None for one in growing):
             frontiers = [None if one is None else one.asked for one in growing]
@@ -127,7 +132,7 @@ class Grower:
                 f"tree builder '{self._builder.name}' asked for nodes {nodes} of a tree of {len(asked.tree)} nodes"
             )
 
-    def _budget(self, row: Row, num_rows: int) -> Budget:
+    def _budget(self, row: Row, num_rows: int, batch: Memory) -> Budget:
         limit = self._target.facts.max_tree_nodes
         nodes = UNBOUNDED_NODES if limit is None else limit - 1
         last = row.records[-1] if row.records else None
@@ -138,6 +143,7 @@ class Grower:
             rows=num_rows,
             last=last,
             memory=row.memory,
+            batch=batch,
         )
 
     def _answer(self, row: Row, frontier: Frontier, answer: object) -> Answer:

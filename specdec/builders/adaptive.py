@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from specdec.builder_memory import Costs, Learned
+from specdec.builder_memory import Costs, Learned, Looks
 from specdec.chance import DraftChance
 from specdec.contracts import BuilderDeclaration, Draw, Gives, Shape
 from specdec.errors import SpecdecError
@@ -51,7 +51,7 @@ class Adaptive(TreeBuilder[AdaptiveOptions]):
     A child's probability is the drafter's, corrected by how often such drafts were accepted (a file's calibration, then the
     sequence's own steps). A level is grown if the tokens a second that the step may then expect, by what levels usually gave,
     are more than without it. After several steps in which looking at the drafter did not pay, it is left alone for 1, 2, 4,
-    ... 16 steps between two looks. Costs come from a file, never from the clock, so that a run can be repeated.
+    ... 16 steps between two looks, by all sequences of a batch alike. Costs come from a file, never from the clock, so that a run can be repeated.
 
     Draws are deterministic: whether a node is kept depends on its own probability, so that kept draws would follow no q.
     *Source: the objective of Sequoia's hardware-aware search, arXiv 2402.12374, for one step at a time; EAGLE-2's confidence as
@@ -99,9 +99,10 @@ class Adaptive(TreeBuilder[AdaptiveOptions]):
         if not isinstance(learned, Learned):
             learned = Learned(self._before)
             budget.memory.kept = learned
+        looks = self._looks(budget, learned)
         if budget.last is not None:
-            learned.hear(budget.last)
-        if learned.rests():
+            learned.hear(budget.last, looks)
+        if looks.rests(learned, budget.rows):
             return root_only(root_token, root_position)
         prices = Prices(self._costs, rows=budget.rows, context=root_position + 1, level=self._options.draft_level)
         growth = _Growth(self._options, budget, prices, learned, TreeSketch(root_token, root_position))
@@ -110,6 +111,15 @@ class Adaptive(TreeBuilder[AdaptiveOptions]):
             growth.take(answer)
         learned.looked(growth.advantage(), growth.costs())
         return growth.tree()
+
+    @staticmethod
+    def _looks(budget: Budget, learned: Learned) -> Looks:
+        """The sequence's own, or that of the batch."""
+        if budget.rows == 1:
+            return learned.alone
+        if not isinstance(budget.batch.kept, Looks):
+            budget.batch.kept = Looks()
+        return budget.batch.kept
 
 
 class _Growth:

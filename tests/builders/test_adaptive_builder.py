@@ -32,10 +32,11 @@ def costs(per_token=0.02, level=0.05, fixed=1.0):
 class Drafting:
     """A sequence that is decoded with `adaptive`. law: drafted path -> {token: chance}."""
 
-    def __init__(self, law, model, *, rows=1, **options):
+    def __init__(self, law, model, *, rows=1, batch=None, **options):
         self.law = law
         self.builder = Adaptive(AdaptiveOptions(**options), model, None)
         self.memory = Memory()
+        self.batch = Memory() if batch is None else batch
         self.rows = rows
         self.position = 10
         self.last = None
@@ -43,7 +44,7 @@ class Drafting:
 
     def draft(self, *, nodes=DEEP, depth=DEEP, stop_ids=frozenset()):
         """(tree as it is verified, number of levels asked for)."""
-        budget = Budget(nodes, depth, stop_ids, rows=self.rows, last=self.last, memory=self.memory)
+        budget = Budget(nodes, depth, stop_ids, rows=self.rows, last=self.last, memory=self.memory, batch=self.batch)
         steps = self.builder.grow(7, self.position, budget, seeded(0).draft)
         answer, levels = None, 0
         try:
@@ -141,6 +142,31 @@ def test_a_drafter_that_is_never_worth_it_is_looked_at_ever_less_often():
         drafting.emit(9)
     assert all(looked[:3])
     assert sum(looked[100:]) <= 100 / 15 + 1
+
+
+@pytest.mark.parametrize("laws", [[doubtful] * 4, [sure, doubtful, doubtful, doubtful, doubtful]])
+def test_sequences_of_a_batch_look_together_or_rest_together(laws):
+    batch = Memory()
+    rows = [Drafting(law, costs(level=0.1), rows=len(laws), batch=batch) for law in laws]
+    looked = []
+    for _ in range(200):
+        looked.append([row.draft()[1] > 0 for row in rows])
+        for row in rows:
+            row.emit(9)
+    assert all(len(set(step)) == 1 for step in looked)
+    assert sum(step[0] for step in looked[100:]) <= 100 / 15 + 1
+
+
+def test_a_sequence_that_is_left_alone_decides_for_itself_again():
+    batch = Memory()
+    rows = [Drafting(doubtful, costs(level=0.1), rows=2, batch=batch) for _ in range(2)]
+    for _ in range(60):
+        for row in rows:
+            row.draft()
+            row.emit(9)
+    last = rows[1]
+    last.rows = 1
+    assert last.draft()[1] > 0
 
 
 def test_a_drafter_that_lies_is_found_out():
