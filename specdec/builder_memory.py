@@ -20,7 +20,7 @@ FADING = 0.9
 """What a step counts beside the next one, in the balance of whether looking pays."""
 
 CREDIT: Final = (1.2, 4.0)
-"""The balance at first: plain steps saved, in how many steps."""
+"""The balance at first: plain steps saved, in how many steps; of a batch, in so many that have as many reports."""
 
 TOLERANCE = 0.02
 """Plain steps that a look may lose, on average, before the drafter is left alone."""
@@ -41,8 +41,8 @@ class Looks:
     Sequences of a batch look together or not at all, since one that did not would spare the others nothing.
     """
 
-    def __init__(self) -> None:
-        self._balance, self._weight = CREDIT
+    def __init__(self, rows: int = 1) -> None:
+        self._balance, self._weight = (value / rows for value in CREDIT)
         self._rest = 0
         self._left = 0
         self._reports: list[float] = []

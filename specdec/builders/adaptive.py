@@ -51,7 +51,8 @@ class Adaptive(TreeBuilder[AdaptiveOptions]):
     A child's probability is the drafter's, corrected by how often such drafts were accepted (a file's calibration, then the
     sequence's own steps). A level is grown if the tokens a second that the step may then expect, by what levels usually gave,
     are more than without it. After several steps in which looking at the drafter did not pay, it is left alone for 1, 2, 4,
-    ... 16 steps between two looks, by all sequences of a batch alike. Costs come from a file, never from the clock, so that a run can be repeated.
+    ... 16 steps between two looks, by all sequences of a batch alike. Costs come from a file, never from the clock, so that a
+    run can be repeated.
 
     Draws are deterministic: whether a node is kept depends on its own probability, so that kept draws would follow no q.
     *Source: the objective of Sequoia's hardware-aware search, arXiv 2402.12374, for one step at a time; EAGLE-2's confidence as
@@ -118,7 +119,7 @@ class Adaptive(TreeBuilder[AdaptiveOptions]):
         if budget.rows == 1:
             return learned.alone
         if not isinstance(budget.batch.kept, Looks):
-            budget.batch.kept = Looks()
+            budget.batch.kept = Looks(budget.rows)
         return budget.batch.kept
 
 

@@ -83,10 +83,13 @@ class _View:
     def __init__(self, offered: Features, wanted: Features) -> None:
         self._last = wanted.last
         self._layers = [offered.layers.index(layer) for layer in wanted.layers]
+        self._all = offered == wanted
         self._cache: tuple[HiddenStates, HiddenStates] | None = None
 
     def of(self, hidden: HiddenStates) -> HiddenStates:
         """The part's own; the same object for the same object, so that samples of one prompt are told by it."""
+        if self._all:
+            return hidden
         if self._cache is None or self._cache[0] is not hidden:
             layers = hidden.layers[:, self._layers] if hidden.layers is not None and self._layers else None
             self._cache = hidden, HiddenStates(hidden.last if self._last else None, layers)
