@@ -83,6 +83,8 @@ def _check(decoder: Decoder, plan: CostPlan) -> None:
     facts = decoder.target.facts
     if not plan.widths or plan.widths[0] != 1 or not plan.contexts or plan.rounds < 1:
         raise SpecError("a cost profile needs the width 1, a context and a round")
+    if decoder.declared.drafter.drafts and plan.widths[-1] < 2:
+        raise SpecError("a width of 1 drafts nothing, so that the drafter's cost stays unknown; --max-width 2 would work")
     if facts.max_tree_nodes is not None and plan.widths[-1] > facts.max_tree_nodes:
         raise SpecError(f"width {plan.widths[-1]}: this target scores at most {facts.max_tree_nodes} tokens at once")
     need = max(plan.contexts) + _growth(plan)
@@ -150,6 +152,8 @@ def _batched_steps(metered: Decoder, meter: Meter, plan: CostPlan, number: int, 
         for seconds, run in runs:
             record = metered.step(run)[0]
             seconds += [record.seconds["draft"]] if step else []
+            if step and seconds is samples.alone:
+                samples.level[1].append(meter.levels[1])
 
 
 def _plain_step(plain: Decoder, run: Run, context: int, samples: Samples) -> None:

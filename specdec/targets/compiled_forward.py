@@ -51,7 +51,7 @@ class CompiledForward:
         rows, nodes = ids.shape
         kv: KvCache = cache.layers[0].kv
         width = next((width for width in WIDTHS if width >= nodes), None)
-        if width is None or len(kv.staged_starts) != rows:
+        if width is None or rows != len(kv.lengths):
             return self._fused(ids, positions, mask, cache, features)
         keys, values, slots = kv.whole(width)
         ids, positions = (pad(part, (0, width - nodes)) for part in (ids, positions))

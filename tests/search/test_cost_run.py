@@ -89,6 +89,12 @@ def test_each_further_sequence_of_a_batch_is_timed(table, parts_of, compose, mon
     assert costs.drafter.row_seconds == pytest.approx(0.004, rel=0.4)
 
 
+def test_a_short_profile_knows_what_a_level_of_one_node_costs(table, parts_of, compose):
+    decoder = compose(table(40, seed=1), parts_of(Chain, ChainOptions(length=2), Match), "mixed")
+    costs = measure_costs(decoder, CostPlan((1, 2), (4,), rounds=1), source="x", provenance={})
+    assert costs.drafter.widths[0] == 1
+
+
 def test_a_target_without_trees_is_measured_in_chains(table, parts_of, compose, watched):
     class ChainsOnly(watched):
         @property
@@ -119,5 +125,7 @@ def test_a_context_or_width_that_does_not_fit_is_refused(table, parts_of, compos
     decoder = compose(table(8, max_positions=30), parts_of(Chain, ChainOptions(), Match))
     with pytest.raises(SpecError, match="context 20: a round needs up to"):
         measure_costs(decoder, PLAN, source="x", provenance={})
+    with pytest.raises(SpecError, match="--max-width 2 would work"):
+        measure_costs(decoder, CostPlan((1,), (1,)), source="x", provenance={})
     with pytest.raises(SpecError, match="needs the width 1"):
         measure_costs(decoder, CostPlan((2,), (1,)), source="x", provenance={})

@@ -69,6 +69,15 @@ def test_it_gives_the_fused_forwards_logits_and_hidden_states_and_compiles_a_wid
     assert counters["stats"]["unique_graphs"] == 6
 
 
+def test_prompts_that_are_prefilled_apart_land_in_rows_of_their_own():
+    prompts = [[5], list(range(60)), [7, 8], [9, 3]]
+    first, second = (runtime(kind).prefill(prompts, WANTED) for kind in ("fused", "compiled"))
+    for theirs, ours in zip(first[1], second[1], strict=True):
+        torch.testing.assert_close(ours.logits, theirs.logits)
+    for row in range(len(prompts)):
+        torch.testing.assert_close(second[0].kv.contents(1, row), first[0].kv.contents(1, row))
+
+
 def test_a_machine_without_a_compiler_is_told_so(monkeypatch):
     torch._dynamo.reset()
     monkeypatch.setattr(torch, "compile", lambda *_, **__: _no_compiler)
