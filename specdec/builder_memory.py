@@ -47,8 +47,7 @@ class Looks:
         self._left = 0
         self._reports: list[float] = []
         self._asked: set[Learned] = set()
-        self._resting = False
-        self._looked = False
+        self._looking = False
 
     def report(self, saved: float) -> None:
         """Plain steps that a look of one sequence saved."""
@@ -58,13 +57,13 @@ class Looks:
         """Whether the drafter is to be left alone in this step, which is one of `rows` sequences. All are told the same."""
         if asker in self._asked or not self._asked:
             self._asked.clear()
-            self._resting = self._decided(rows)
+            self._decide(rows)
         self._asked.add(asker)
-        return self._resting
+        return not self._looking
 
-    def _decided(self, rows: int) -> bool:
+    def _decide(self, rows: int) -> None:
         """By what is known of the last look; the first sequence of a step asks before the others have reported."""
-        if self._left == 0 and self._looked and self._reports:
+        if self._left == 0 and self._looking and self._reports:
             saved = sum(self._reports) / len(self._reports) - LAG * (1 - 1 / rows)
             self._reports.clear()
             self._balance = FADING * self._balance + saved
@@ -72,9 +71,8 @@ class Looks:
             short = self._balance / self._weight < -TOLERANCE
             self._rest = min(max(2 * self._rest, 1), LONGEST_REST) if short else 0
             self._left = self._rest
-        self._looked = self._left == 0
+        self._looking = self._left == 0
         self._left = max(self._left - 1, 0)
-        return not self._looked
 
 
 class Learned:

@@ -12,6 +12,9 @@ from specdec.errors import NumericsError, PluginError
 from specdec.ranking import best_tokens
 from specdec.tree import DraftTree
 
+Ranked: TypeAlias = tuple[list[list[int]], list[list[float]]]
+"""By node, target ids, best first, and their log-probabilities."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Distributions:
@@ -32,14 +35,14 @@ class Distributions:
             "a row of draft logits has NaN or infinity" + (f": {self.made_by} gave it" if self.made_by else "")
         )
 
-    def top(self, count: int) -> tuple[list[list[int]], list[list[float]]]:
+    def top(self, count: int) -> Ranked:
         """Per frontier node, the `count` likeliest target ids, best first, and their log-probabilities.
 
         Equal logits: the lower id first. Impossible tokens are left out. Raises NumericsError for NaN or infinite logits.
         """
         return self._apart(best_tokens(self.logits, count, self.target_ids))
 
-    def _apart(self, best: list[list[tuple[int, float]]]) -> "Ranked":
+    def _apart(self, best: list[list[tuple[int, float]]]) -> Ranked:
         if any(row and row[0][1] != row[0][1] for row in best):
             raise self.unusable()
         return [[t for t, _ in row] for row in best], [[s for _, s in row] for row in best]
@@ -64,7 +67,7 @@ class Candidates:
         if self.sources and [len(row) for row in self.tokens] != [len(row) for row in self.sources]:
             raise PluginError(f"drafter {self.source}: candidates with sources need one for every token, node by node")
 
-    def top(self, count: int) -> tuple[list[list[int]], list[list[float]]]:
+    def top(self, count: int) -> Ranked:
         """Per frontier node, the first `count` different tokens that are possible, and their scores."""
         best = [_different(*row)[:count] for row in zip(self.tokens, self.scores, strict=True)]
         return [[t for t, _ in row] for row in best], [[s for _, s in row] for row in best]
@@ -78,7 +81,7 @@ def _different(tokens: tuple[int, ...], scores: tuple[float, ...]) -> list[tuple
     return list(first.items())
 
 
-def top_of_each(answers: Sequence[Distributions | Candidates], count: int) -> list["Ranked"]:
+def top_of_each(answers: Sequence[Distributions | Candidates], count: int) -> list[Ranked]:
     """`answer.top(count)` of every answer; logits over the same columns are ranked at once, for little more than one costs."""
     shared = [a for a in answers if isinstance(a, Distributions)]
     alike = len({(id(a.target_ids), a.logits.shape[1], a.logits.dtype) for a in shared}) == 1
@@ -96,8 +99,6 @@ class DraftProbs:
     source: int = 0
 
 
-Ranked: TypeAlias = tuple[list[list[int]], list[list[float]]]
-"""By node, target ids, best first, and their log-probabilities."""
 Proposal: TypeAlias = Distributions | Candidates
 Answer: TypeAlias = Distributions | Candidates | DraftProbs
 

@@ -147,13 +147,13 @@ def _batched_steps(metered: Decoder, meter: Meter, plan: CostPlan, number: int, 
     """Two levels of one node each, for one sequence and for a few."""
     meter.size, meter.width = 2, 1
     request = Request(_prompt(metered, plan.contexts[0]), max_new_tokens=_growth(plan), seed=number, ignore_eos=True)
-    runs = [(samples.alone, metered.start([request])), (samples.together, metered.start([request] * BATCH))]
-    for step in range(1 + BATCH_STEPS):
-        for seconds, run in runs:
-            record = metered.step(run)[0]
-            seconds += [record.seconds["draft"]] if step else []
-            if step and seconds is samples.alone:
-                samples.level[1].append(meter.levels[1])
+    alone, together = metered.start([request]), metered.start([request] * BATCH)
+    for run in (alone, together):
+        metered.step(run)
+    for _ in range(BATCH_STEPS):
+        samples.alone.append(metered.step(alone)[0].seconds["draft"])
+        samples.level[1].append(meter.levels[1])
+        samples.together.append(metered.step(together)[0].seconds["draft"])
 
 
 def _plain_step(plain: Decoder, run: Run, context: int, samples: Samples) -> None:
