@@ -53,18 +53,21 @@ class Looks:
         """Plain steps that a look of one sequence saved."""
         self._reports.append(saved)
 
-    def rests(self, asker: "Learned", rows: int) -> bool:
-        """Whether the drafter is to be left alone in this step, which is one of `rows` sequences. All are told the same."""
+    def rests(self, asker: "Learned", rows: int, *, queue: bool = False) -> bool:
+        """Whether the drafter is to be left alone in this step, which is one of `rows` sequences. All are told the same.
+
+        queue: whether others wait to take the place of one that ends.
+        """
         if asker in self._asked or not self._asked:
             self._asked.clear()
-            self._decide(rows)
+            self._decide(0.0 if queue else LAG * (1 - 1 / rows))
         self._asked.add(asker)
         return not self._looking
 
-    def _decide(self, rows: int) -> None:
+    def _decide(self, lag: float) -> None:
         """By what is known of the last look; the first sequence of a step asks before the others have reported."""
         if self._left == 0 and self._looking and self._reports:
-            saved = sum(self._reports) / len(self._reports) - LAG * (1 - 1 / rows)
+            saved = sum(self._reports) / len(self._reports) - lag
             self._reports.clear()
             self._balance = FADING * self._balance + saved
             self._weight = FADING * self._weight + 1

@@ -2,40 +2,26 @@
 
 import itertools
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from specdec.chance import Coins, seeded
 from specdec.distributions import Sampling
-from specdec.errors import PluginError, SpecError
-from specdec.exchange import Memory
+from specdec.errors import SpecError
 from specdec.growth import Declared, Grower
 from specdec.guarding import PartGuard
-from specdec.interfaces import Drafter, DraftSession, DraftStart, Target, TargetState, TreeBuilder, Verifier
+from specdec.interfaces import Drafter, Target, TreeBuilder, Verifier
+from specdec.places import Places, Run
 from specdec.proposals import checked_verdict
 from specdec.records import PHASES, Committed, Generation, Scored, StepRecord, Verdict
-from specdec.requests import Request, Row, open_rows, requests_of
+from specdec.requests import Request, Row, check_batch_size, open_rows, requests_of
 from specdec.tree import DraftTree
 from specdec.warp import TargetDists
 from specdec.watching import StepView, Watch
 
 __all__ = ["Declared", "Decoder", "Run", "StreamEvent"]
-
-
-@dataclass(slots=True)
-class Run:
-    """A batch in flight: rows still decoding, aligned with the rows of `state` and `session`, and those that have ended.
-
-    watch: called with each step of each row. memory: what the tree builder keeps about the batch.
-    """
-
-    rows: list[Row]
-    ended: list[Row]
-    state: TargetState | None = None
-    session: DraftSession | None = None
-    watch: Watch | None = None
-    memory: Memory = field(default_factory=Memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +64,19 @@ class Decoder:
         self._on_step = on_step
         self._request_numbers = itertools.count()
         self._grower = Grower(target=target, drafter=drafter, builder=builder, declared=declared)
+        self._places = Places(target, drafter, declared.drafter.features)
         self._scoring, self._drafting = PartGuard("target", target), PartGuard("drafter", drafter)
         self._verifying = PartGuard("verifier", verifier)
 
-    def generate(self, prompts: Any, **options: Any) -> list[Generation]:
-        """Answers to a batch of prompts, in order; with n > 1 the samples of a prompt stand side by side.
+    def generate(self, prompts: Any, *, batch_size: int | None = None, **options: Any) -> list[Generation]:
+        """Answers to prompts, in order; with n > 1 the samples of a prompt stand side by side.
 
         prompts: a list of texts, id lists, conversations (lists of {"role", "content"}) or Requests.
+        batch_size: sequences that are decoded at once, each of which makes way for the next when it ends; None: all of them.
         options: any field of `Request`, for all prompts; `seed` may also be a list, one for each prompt.
         Raises SpecError for a request that cannot be served, before anything runs.
         """
-        run = self.start(requests_of(prompts, **options))
+        run = self.start(requests_of(prompts, **options), batch_size=batch_size)
         while run.rows:
             self.step(run)
         return [self._generation(row) for row in sorted(run.ended, key=lambda row: row.number)]
@@ -111,40 +99,31 @@ class Decoder:
             known = len(row.emitted.tokens)
             self.step(run)
 
-    def start(self, requests: Sequence[Request], *, coins: Callable[[int], Coins] = seeded, watch: Watch | None = None) -> Run:
-        """Prefill the batch and draw each sequence's first token. `coins` makes the two streams from a request's key."""
-        rows, copies = open_rows(
-            requests, target=self.target, sampling=self.sampling, numbers=self._request_numbers, coins=coins
-        )
-        run = Run([], [row for row in rows if row.emitted.finish is not None], watch=watch)
-        if not copies:
-            return run
-        live = [row for row in rows if row.emitted.finish is None]
-        began = time.perf_counter()
-        prompts = [live[first].tokens for first in itertools.accumulate([0, *copies[:-1]])]
-        with self._scoring:
-            prefilled = self.target.prefill(prompts, self.declared.drafter.features)
-            state = prefilled.state if set(copies) == {1} else self.target.fork(prefilled.state, copies)
-        scored = [s for s, count in zip(prefilled.scored, copies, strict=True) for _ in range(count)]
-        for row, answer in zip(live, scored, strict=True):
-            token = row.first_token(answer)
-            row.emit([token], [answer.logits[0]])
-            row.prefill_seconds = time.perf_counter() - began
-        keep = [i for i, row in enumerate(live) if row.emitted.finish is None]
-        run.rows, run.state = live, state
-        if keep:
-            run.session = self._open(
-                [DraftStart(tuple(live[i].tokens[:-1]), live[i].tokens[-1], scored[i].hidden) for i in keep]
-            )
-        self._drop_ended(run, keep, session_is_current=True)
+    def start(
+        self,
+        requests: Sequence[Request],
+        *,
+        batch_size: int | None = None,
+        coins: Callable[[int], Coins] = seeded,
+        watch: Watch | None = None,
+    ) -> Run:
+        """Prefill the batch and draw each sequence's first token. `coins` makes the two streams from a request's key.
+
+        batch_size: rows at once; the others wait. None: no row waits.
+        """
+        check_batch_size(batch_size)
+        rows = open_rows(requests, target=self.target, sampling=self.sampling, numbers=self._request_numbers, coins=coins)
+        waiting = deque(row for row in rows if row.emitted.finish is None)
+        run = Run([], [row for row in rows if row.emitted.finish is not None], waiting, batch_size, watch=watch)
+        self._places.admit(run)
         return run
 
     def step(self, run: Run) -> list[StepRecord]:
-        """One draft, one target forward, one verification for every live row; rows that end leave `run.rows`."""
+        """One draft, one target forward, one verification for every live row; rows that end make way for those that wait."""
         if not run.rows or run.state is None or run.session is None:
             return []
         clock = [time.perf_counter()]
-        trees = self._grower.grow(run.rows, run.session, run.memory)
+        trees = self._grower.grow(run.rows, run.session, run.memory, queue=bool(run.waiting))
         clock.append(time.perf_counter())
         with self._scoring:
             scored = self.target.score(run.state, trees)
@@ -158,7 +137,7 @@ class Decoder:
         paths = [v.path if row.emitted.finish is None else None for row, (v, _) in zip(rows, verified, strict=True)]
         with self._scoring:
             self.target.commit(run.state, paths)
-        self._drop_ended(run, keep, session_is_current=False)
+        self._places.drop_ended(run, keep)
         if keep:
             with self._drafting:
                 run.session.observe([committed[i] for i in keep], [scored[i] for i in keep])
@@ -172,26 +151,8 @@ class Decoder:
                 self._on_step(records[-1])
             if run.watch is not None:
                 run.watch(StepView(row.number, tree, verdict, p, records[-1]))
+        self._places.admit(run)
         return records
-
-    def _drop_ended(self, run: Run, keep: list[int], *, session_is_current: bool) -> None:
-        if len(keep) == len(run.rows):
-            return
-        run.ended += [row for row in run.rows if row.emitted.finish is not None]
-        run.rows = [run.rows[i] for i in keep]
-        if run.state is not None:
-            with self._scoring:
-                self.target.keep(run.state, keep)
-        if run.session is not None and not session_is_current:
-            with self._drafting:
-                run.session.keep(keep)
-
-    def _open(self, starts: list[DraftStart]) -> DraftSession:
-        with self._drafting:
-            session = self.drafter.open(starts)
-        if not isinstance(session, DraftSession):
-            raise PluginError(f"drafter '{self.drafter.name}' opened {type(session).__name__}, not a DraftSession")
-        return session
 
     def _verify(self, row: Row, tree: DraftTree, scored: Scored) -> tuple[Verdict, TargetDists]:
         p = row.warp.dists(scored.logits, row.tokens, tree)

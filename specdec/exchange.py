@@ -28,7 +28,8 @@ class Budget:
     """What a draft may cost. nodes: drafted nodes, root excluded; depth: levels below the root (limit and context room).
 
     stop_ids: tokens after which the sequence ends, below which drafting is useless.
-    rows: sequences that share the forward, this one included. last: the sequence's last step, None before its first.
+    rows: sequences that share the forward, this one included. queue: whether others wait to take the place of one that ends,
+    so that one that gets ahead leaves no gap. last: the sequence's last step, None before its first.
     memory: the sequence's own. batch: of all that decode together.
     """
 
@@ -36,6 +37,7 @@ class Budget:
     depth: int
     stop_ids: frozenset[int] = frozenset()
     rows: int = 1
+    queue: bool = False
     last: StepRecord | None = None
     memory: Memory = field(default_factory=Memory)
     batch: Memory = field(default_factory=Memory)

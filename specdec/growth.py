@@ -85,13 +85,15 @@ class Grower:
         self._drafting = PartGuard("drafter", drafter)
         self._building = PartGuard("tree builder", builder)
 
-    def grow(self, rows: list[Row], session: DraftSession, batch: Memory | None = None) -> list[DraftTree]:
-        """A tree per row, at its root. batch: what builders keep about these rows together.
+    def grow(
+        self, rows: list[Row], session: DraftSession, batch: Memory | None = None, *, queue: bool = False
+    ) -> list[DraftTree]:
+        """A tree per row, at its root. batch: what builders keep about these rows together. queue: whether others wait.
 
         Raises PluginError for a drafter or builder that breaks its contract.
         """
         shared = Memory() if batch is None else batch
-        budgets = [self._budget(row, len(rows), shared) for row in rows]
+        budgets = [self._budget(row, len(rows), shared, queue=queue) for row in rows]
         growing = [self._begin(row, budget) for row, budget in zip(rows, budgets, strict=True)]
         while any(one is not None and one.asked is not None for one in growing):
             frontiers = [None if one is None else one.asked for one in growing]
@@ -132,7 +134,7 @@ class Grower:
                 f"tree builder '{self._builder.name}' asked for nodes {nodes} of a tree of {len(asked.tree)} nodes"
             )
 
-    def _budget(self, row: Row, num_rows: int, batch: Memory) -> Budget:
+    def _budget(self, row: Row, num_rows: int, batch: Memory, *, queue: bool) -> Budget:
         limit = self._target.facts.max_tree_nodes
         nodes = UNBOUNDED_NODES if limit is None else limit - 1
         last = row.records[-1] if row.records else None
@@ -141,6 +143,7 @@ class Grower:
             depth=row.remaining - 1,
             stop_ids=row.warp.stop_ids,
             rows=num_rows,
+            queue=queue,
             last=last,
             memory=row.memory,
             batch=batch,

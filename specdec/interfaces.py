@@ -1,14 +1,15 @@
 """The abstract parts. A class here is abstract throughout; implementations are final and override nothing concrete.
 
 Everything runs on a batch: a `Target` state and a `DraftSession` cover the same rows in the same order, lists are aligned
-with the rows, and `keep` drops rows that have finished. Builders and verifiers see one sequence at a time.
+with the rows, `keep` drops rows that have finished and `join` appends rows that begin. Builders and verifiers see one
+sequence at a time.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar, Generic, Self
 
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
@@ -122,6 +123,13 @@ class Target(ABC, Generic[OptionsT]):
         """A state in which row r occurs copies[r] times, in order: samples that share one prefill."""
 
     @abstractmethod
+    def join(self, state: TargetState, other: TargetState) -> None:
+        """Append the rows of `other`, a state of this target with the same features, between steps: sequences that begin later.
+
+        `other` is not used any more.
+        """
+
+    @abstractmethod
     def embed(self, ids: Tensor) -> Tensor:
         """[n, hidden] input embeddings, scaled as the model scales them."""
 
@@ -164,6 +172,10 @@ class DraftSession(ABC):
     @abstractmethod
     def keep(self, rows: Sequence[int]) -> None:
         """Drop all rows but these, ascending."""
+
+    @abstractmethod
+    def join(self, other: Self) -> None:
+        """Append the rows of another session of the same drafter, between steps. `other` is not used any more."""
 
 
 class Drafter(ABC, Generic[OptionsT]):

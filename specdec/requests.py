@@ -75,11 +75,21 @@ def requests_of(prompts: Any, **options: Any) -> list[Request]:
     return requests
 
 
+def check_batch_size(batch_size: Any) -> None:
+    """Raise SpecError for a number of sequences that cannot be decoded at once."""
+    if batch_size is not None and (type(batch_size) is not int or batch_size < 1):
+        raise SpecError(f"batch_size: got {batch_size!r}; expected the number of sequences decoded at once, 1 or more")
+
+
 @dataclass(slots=True)
 class Row:
-    """One sequence. tokens: prompt and answer; the last is the root, not yet in the target's cache. memory: the builder's."""
+    """One sequence. tokens: prompt and answer; the last is the root, not yet in the target's cache. memory: the builder's.
+
+    number: its place among all sequences; request: that of its request, which its samples share. began: at its prefill.
+    """
 
     number: int
+    request: int
     sample_index: int
     seed: int
     prompt_length: int
@@ -160,12 +170,11 @@ def open_rows(
     sampling: Sampling,
     numbers: Iterator[int],
     coins: Callable[[int], Coins],
-) -> tuple[list[Row], list[int]]:
-    """Rows of all samples, and by live prompt the number of its samples. Raises SpecError before anything is changed."""
+) -> list[Row]:
+    """Rows of all samples, side by side. Raises SpecError before anything is changed."""
     prepared = [_prepare(request, target, sampling) for request in requests]
     rows: list[Row] = []
-    copies: list[int] = []
-    for request, (prompt, limit, options) in zip(requests, prepared, strict=True):
+    for place, (request, (prompt, limit, options)) in enumerate(zip(requests, prepared, strict=True)):
         number = next(numbers)
         own = request.seed if request.seed is not None else request_key(options.seed, number)
         stop_ids = frozenset(request.stop_ids) | (frozenset() if request.ignore_eos else target.facts.stop_ids)
@@ -177,6 +186,7 @@ def open_rows(
             rows.append(
                 Row(
                     number=len(rows),
+                    request=place,
                     sample_index=sample,
                     seed=key,
                     prompt_length=len(prompt),
@@ -188,9 +198,7 @@ def open_rows(
                     num_logprobs=request.logprobs,
                 )
             )
-        if limit > 0:
-            copies.append(request.n)
-    return rows, copies
+    return rows
 
 
 def _prepare(request: Request, target: Target, sampling: Sampling) -> tuple[list[int], int, Sampling]:

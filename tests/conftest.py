@@ -195,6 +195,9 @@ class WatchedTarget(Target):
     def fork(self, state, copies):
         return self.inner.fork(state, copies)
 
+    def join(self, state, other):
+        self.inner.join(state, other)
+
     def embed(self, ids):
         return self.inner.embed(ids)
 

@@ -44,6 +44,45 @@ def test_a_batch_answers_as_each_of_its_requests_alone(compose, table, strategy,
     assert together == [alone(decoder.generate([request])[0]) for request in REQUESTS]
 
 
+@pytest.mark.parametrize("batch_size", [1, 2, 3])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_queue_answers_as_each_of_its_requests_alone(compose, table, strategy, temperature, batch_size):
+    decoder = compose(table(8, seed=1), strategy, "mixed", sampling=Sampling(temperature=temperature))
+    queued = decoder.generate(REQUESTS * 2, batch_size=batch_size)
+    assert [alone(answer) for answer in queued] == [alone(decoder.generate([request])[0]) for request in REQUESTS * 2]
+    assert max(record.batch_size for answer in queued for record in answer.records) == batch_size
+
+
+def test_a_queue_keeps_its_places_full_and_shares_prefills_among_samples_that_begin_together(compose, table, chain_of, watched):
+    target = watched(table(8, seed=1))
+    decoder = compose(target, chain_of(2), NoDrafter())
+    prompts = [Request((1, 2), n=3, seed=5, max_new_tokens=6), Request((3,), seed=6, max_new_tokens=20), Request((4,), seed=7)]
+    answers = decoder.generate(prompts, batch_size=4)
+    assert target.prefills[0] == 2
+    assert sum(target.prefills) == 3
+    assert {len(trees) for trees in target.trees[:3]} == {4}
+    target.prefills.clear()
+    pairs = decoder.generate(prompts, batch_size=2)
+    assert [answer.tokens for answer in pairs] == [answer.tokens for answer in answers]
+    assert target.prefills[0] == 1
+    assert sum(target.prefills) == 4
+    assert all(answer.prefill_seconds <= answer.seconds for answer in pairs)
+
+
+def test_unseeded_requests_of_a_queue_have_the_keys_of_a_batch(compose, table, chain_of):
+    one, other = (compose(table(8, seed=1), chain_of(2), "mixed") for _ in range(2))
+    prompts = [[1], [2], [3]]
+    assert [a.seed for a in one.generate(prompts, batch_size=1, max_new_tokens=4)] == [
+        a.seed for a in other.generate(prompts, max_new_tokens=4)
+    ]
+
+
+@pytest.mark.parametrize("batch_size", [0, -1, 2.0, True, "2"])
+def test_a_batch_size_that_is_none_is_refused(compose, table, chain_of, batch_size):
+    with pytest.raises(SpecError, match=r"batch_size: got .*; expected the number of sequences decoded at once, 1 or more"):
+        compose(table(8), chain_of(2)).generate([[1]], batch_size=batch_size)
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_stream_adds_up_to_the_answer_of_generate(compose, table, strategy, temperature):
     decoder = compose(table(8, seed=1), strategy, "mixed", sampling=Sampling(temperature=temperature))

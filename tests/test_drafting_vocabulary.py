@@ -67,6 +67,9 @@ class Speaking(Target):
     def fork(self, state, copies):
         return self._inner.fork(state, copies)
 
+    def join(self, state, other):
+        self._inner.join(state, other)
+
     def embed(self, ids):
         return self._inner.embed(ids)
 

@@ -111,6 +111,9 @@ def drafter_of(answer, gives=Gives.CANDIDATES):
         def keep(self, rows):
             """Nothing to drop."""
 
+        def join(self, other):
+            """Nothing to append."""
+
     class Lying(Drafter):
         name = "lying"
         Options = PartOptions

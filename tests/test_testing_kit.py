@@ -80,7 +80,7 @@ def test_every_registered_drafter_passes_or_says_where_it_can_be_checked(name, o
 
 
 def test_the_tabular_target_passes():
-    assert len(check_target(TabularTarget, TABLE).laws) == 11
+    assert len(check_target(TabularTarget, TABLE).laws) == 12
 
 
 # Verifiers
@@ -469,6 +469,9 @@ class LastSession(DraftSession):
     def keep(self, rows):
         self.roots = [self.roots[row] for row in rows]
 
+    def join(self, other):
+        self.roots = [*self.roots, *other.roots]
+
 
 def spoiled(session_class, **attributes):
     def open_session(self, starts):
@@ -492,6 +495,14 @@ class KeepsTheFirst(LastSession):
 
     def answer(self, frontier, row):
         return Candidates(((self.roots[row],),) * len(frontier.nodes), ((-0.5,),) * len(frontier.nodes))
+
+
+class JoinsInFront(KeepsTheFirst):
+    def keep(self, rows):
+        self.roots = [self.roots[row] for row in rows]
+
+    def join(self, other):
+        self.roots = [*other.roots, *self.roots]
 
 
 class Moody(LastSession):
@@ -520,6 +531,7 @@ class Other(LastSession):
     [
         (OfTheFirstRow, r"batch mates.*row 1 gets another answer.*alone it was"),
         (KeepsTheFirst, r"`keep`.*row 2 answers.*must drop rows by their place"),
+        (JoinsInFront, r"`join` stand.*row 0 answers.*append the other session's rows behind its own"),
         (Moody, r"same question.*another session"),
         (Unlikely, r"score of 0.5"),
         (Short, r"answered 1 nodes; the frontier has 3"),
@@ -580,6 +592,11 @@ class Spoiled(TabularTarget):
     def keep(self, state, rows):
         super().keep(state, [0] * len(rows) if self.fault == "keep" else rows)
 
+    def join(self, state, other):
+        super().join(state, other)
+        if self.fault == "join":
+            state.rows.sort(key=lambda row: len(row.cached))
+
 
 @pytest.mark.parametrize(
     ("fault", "message"),
@@ -588,6 +605,7 @@ class Spoiled(TabularTarget):
         ("commit", r"after a commit.*caches \[.*\] tokens by row; expected"),
         ("rollback", r"rolled back.*tokens by row; expected"),
         ("keep", r"`keep` and `fork`"),
+        ("join", r"rows that `join` go on behind the others: the state says that it caches"),
     ],
 )
 def test_a_wrong_target_is_refuted_and_told_where(fault, message):

@@ -5,7 +5,7 @@ them at once. Slot s of a row holds its token at position s; draft nodes lie beh
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -34,12 +34,20 @@ class LayerShape:
 
 @dataclass(slots=True)
 class _Group:
-    """The buffers of all layers of one shape, [layers, rows, heads, capacity, dim]."""
+    """The buffers of all layers of one shape, [layers, rows, heads, capacity, dim]: the first rows of `room`."""
 
     layers: tuple[int, ...]
     shape: LayerShape
-    keys: Tensor
-    values: Tensor
+    room: tuple[Tensor, Tensor]
+    keys: Tensor = field(init=False)
+    values: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.keys, self.values = self.room
+
+    def show(self, rows: int) -> None:
+        """Let the buffers have so many rows of the room."""
+        self.keys, self.values = (whole[:, :rows] for whole in self.room)
 
 
 class KvCache:
@@ -61,7 +69,7 @@ class KvCache:
             if shape is not None:
                 by_shape.setdefault(shape, []).append(layer)
         self._groups = [
-            _Group(tuple(layers), shape, *_buffers(len(layers), rows, shape, 0)) for shape, layers in by_shape.items()
+            _Group(tuple(layers), shape, _buffers(len(layers), rows, shape, 0)) for shape, layers in by_shape.items()
         ]
         self._slot_bytes = sum(shape.slot_bytes for shape in self.shapes if shape is not None)
         self._written: list[list[Tensor]] = [[] for _ in self.shapes]
@@ -126,7 +134,23 @@ class KvCache:
                 self.bytes_moved += self._slot_bytes * filled
         self.lengths = [self.lengths[row] for row in rows]
         for group in self._groups:
-            group.keys, group.values = group.keys[:, : len(rows)], group.values[:, : len(rows)]
+            group.show(len(rows))
+
+    def join(self, other: "KvCache") -> None:
+        """Append the rows of another cache of these layers; draft nodes of `other` are left behind.
+
+        They are written where rows have left, as far as there is room.
+        """
+        first, rows = len(self.lengths), len(self.lengths) + len(other.lengths)
+        filled = max(other.lengths, default=0)
+        self._reserve(filled, rows)
+        for mine, theirs in zip(self._groups, other._groups, strict=True):
+            mine.show(rows)
+            mine.keys[:, first:, :, :filled] = theirs.keys[..., :filled, :]
+            mine.values[:, first:, :, :filled] = theirs.values[..., :filled, :]
+        self.lengths += other.lengths
+        self._filled = max(self._filled, filled)
+        self.bytes_moved += self._slot_bytes * filled * len(other.lengths)
 
     def fork(self, copies: Sequence[int]) -> "KvCache":
         """A new cache in which row r occurs copies[r] times, in order; draft nodes are left behind."""
@@ -156,14 +180,18 @@ class KvCache:
         if max(self.lengths, default=0) > self.capacity:
             raise NumericsError(f"a row has {max(self.lengths)} cached tokens; the cache holds {self.capacity}")
 
-    def _reserve(self, slots: int) -> None:
-        if slots <= self.capacity:
+    def _reserve(self, slots: int, rows: int = 0) -> None:
+        """Make room for so many slots of each row, and for so many rows."""
+        own = len(self.lengths)
+        if slots <= self.capacity and all(rows <= group.room[0].shape[1] for group in self._groups):
             return
-        wanted = max(slots, 2 * self.capacity)
-        self.capacity = -(-wanted // BLOCK) * BLOCK
+        if slots > self.capacity:
+            wanted = max(slots, 2 * self.capacity)
+            self.capacity = -(-wanted // BLOCK) * BLOCK
         for group in self._groups:
             old_keys, old_values = group.keys, group.values
-            group.keys, group.values = _buffers(len(group.layers), len(self.lengths), group.shape, self.capacity)
+            group.room = _buffers(len(group.layers), max(own, rows), group.shape, self.capacity)
+            group.show(own)
             group.keys[..., : self._filled, :] = old_keys[..., : self._filled, :]
             group.values[..., : self._filled, :] = old_values[..., : self._filled, :]
         self.bytes_moved += self._slot_bytes * self._filled * len(self.lengths)

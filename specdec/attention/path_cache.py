@@ -103,6 +103,18 @@ class PathCache:
         twin._free = [slot for slot in reversed(range(self._slots)) if slot not in used]
         return twin
 
+    def join(self, other: "PathCache") -> None:
+        """Append the rows of another cache of these layers, each slot copied once. Drafts of `other` stay behind."""
+        theirs = sorted(set().union(*other.paths))
+        if len(self._free) < len(theirs):
+            self._resize(max(self._slots + len(theirs), 2 * self._slots))
+        mine = [self._free.pop() for _ in theirs]
+        for pool, origin in zip((*self._keys, *self._values), (*other._keys, *other._values), strict=True):
+            pool[mine] = origin[theirs]
+        place = dict(zip(theirs, mine, strict=True))
+        self.paths += [[place[slot] for slot in path] for path in other.paths]
+        self.nodes += [[] for _ in other.paths]
+
     def contents(self, layer: int, row: int) -> tuple[Tensor, Tensor]:
         """[heads, length, dim] keys and values of one row's committed tokens."""
         return self.at(layer, self.paths[row])

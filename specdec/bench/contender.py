@@ -17,12 +17,13 @@ from specdec.watching import StepView, draft_levels
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Prompts that are answered together, as ids. seeds: one for each."""
+    """Prompts that are answered together, as ids. seeds: one for each. batch_size: how many at once; None: all."""
 
     prompts: tuple[tuple[int, ...], ...]
     seeds: tuple[int, ...]
     max_new_tokens: int
     sampling: Sampling
+    batch_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ def run_task(decoder: Decoder, task: Task) -> Timed:
     phases = dict.fromkeys(("prefill", *PHASES), 0.0)
     wait = synchroniser(decoder.target.facts.device)
     began = time.perf_counter()
-    run = decoder.start(requests, watch=lambda view: tallies[view.sequence].add(view))
+    run = decoder.start(requests, batch_size=task.batch_size, watch=lambda view: tallies[view.sequence].add(view))
     wait()
     first = time.perf_counter() - began
     while run.rows:
@@ -109,7 +110,7 @@ def run_task(decoder: Decoder, task: Task) -> Timed:
             phases[phase] += seconds
     wait()
     seconds = time.perf_counter() - began
-    phases["prefill"] = first
+    phases["prefill"] = max(first, run.prefill_seconds)
     phases["rest"] = max(0.0, seconds - sum(phases.values()))
     rows = sorted(run.ended, key=lambda row: row.number)
     outcomes = (

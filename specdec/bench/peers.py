@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -108,6 +108,14 @@ class _Hugging:
     assistant: Any | None
 
     def answer(self, task: Task) -> Timed:
+        """Batch by batch: a place that an answer leaves stays empty until all have ended."""
+        size = task.batch_size or len(task.prompts)
+        cuts = [slice(begin, begin + size) for begin in range(0, len(task.prompts), size)]
+        parts = [self._batch(replace(task, prompts=task.prompts[cut], seeds=task.seeds[cut])) for cut in cuts]
+        outcomes = tuple(outcome for part in parts for outcome in part.outcomes)
+        return Timed(outcomes, sum(part.seconds for part in parts), parts[0].first_token_seconds)
+
+    def _batch(self, task: Task) -> Timed:
         device = self.model.get_input_embeddings().weight.device
         ids, mask = _padded(task.prompts, self._pad, device)
         options = self._options(task)

@@ -69,9 +69,9 @@ class Bench:
             gc.collect()
 
     def groups(self, size: int) -> list[_Group]:
-        """The questions, `size` at a time."""
-        numbered = list(enumerate(self._questions))
-        parts = (tuple(numbered[begin : begin + size]) for begin in range(0, len(numbered), size))
+        """The questions that share a batch of `size` places, together or one after another."""
+        numbered, count = list(enumerate(self._questions)), size * self._settings.queue
+        parts = (tuple(numbered[begin : begin + count]) for begin in range(0, len(numbered), count))
         return [_Group(number, part) for number, part in enumerate(parts)]
 
     def _count(self) -> int:
@@ -147,7 +147,8 @@ class _Sitting:
     def _task(self, asked: Sequence[tuple[int, Question]], prompts: Sequence[tuple[int, ...]], turn: int) -> Task:
         settings = self.bench.settings
         seeds = tuple(request_key(settings.seed, number * 1000 + turn) for number, _ in asked)
-        return Task(tuple(prompts), seeds, settings.max_new_tokens, settings.sampling(self.cell.temperature, None))
+        law = settings.sampling(self.cell.temperature, None)
+        return Task(tuple(prompts), seeds, settings.max_new_tokens, law, self.cell.batch_size)
 
     def _measured(
         self, contender: Contender, task: Task, group: int, turn: int, asked: Sequence[tuple[int, Question]]

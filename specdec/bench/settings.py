@@ -17,6 +17,9 @@ class BenchSettings(BaseModel):
 
     temperatures: Annotated[tuple[Temperature, ...], Field(min_length=1, description="each is measured; 0 is greedy")] = (0.0,)
     batch_sizes: Annotated[tuple[int, ...], Field(min_length=1, description="questions that are answered together")] = (1,)
+    queue: Annotated[
+        int, Field(ge=1, description="questions for each place of a batch; above 1, the next begins when one ends")
+    ] = 1
     dtypes: Annotated[tuple[Dtype, ...], Field(description="of the target; none: its own")] = ()
     max_new_tokens: Annotated[int, Field(ge=1, description="cap of every answer")] = 128
     top_k: Annotated[int | None, Field(ge=1, description="cut above temperature 0")] = None

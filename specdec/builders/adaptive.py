@@ -103,7 +103,7 @@ class Adaptive(TreeBuilder[AdaptiveOptions]):
         looks = self._looks(budget, learned)
         if budget.last is not None:
             learned.hear(budget.last, looks)
-        if looks.rests(learned, budget.rows):
+        if looks.rests(learned, budget.rows, queue=budget.queue):
             return root_only(root_token, root_position)
         prices = Prices(self._costs, rows=budget.rows, context=root_position + 1, level=self._options.draft_level)
         growth = _Growth(self._options, budget, prices, learned, TreeSketch(root_token, root_position))

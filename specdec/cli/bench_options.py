@@ -21,6 +21,9 @@ Temperature = Annotated[list[float] | None, typer.Option(min=0, metavar="T", hel
 TopK = Annotated[int | None, typer.Option(min=1, help="Cut above temperature 0.")]
 TopP = Annotated[float | None, typer.Option(min=0, max=1, help="Cut above temperature 0.")]
 BatchSize = Annotated[list[int] | None, typer.Option(min=1, metavar="N", help="Questions at once. Repeatable. [default: 1]")]
+Queue = Annotated[
+    int, typer.Option(min=1, metavar="N", help="Questions for each place of a batch, the next one beginning when one ends.")
+]
 Dtype = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Of the target, such as float32. Repeatable.")]
 Peers = Annotated[
     list[str] | None,

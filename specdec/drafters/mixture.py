@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, TypeAlias
+from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
 from pydantic import Field
 
@@ -210,3 +210,9 @@ class MixtureSession(DraftSession):
         self._rows = [self._rows[row] for row in rows]
         for session in self._sessions:
             session.keep(rows)
+
+    def join(self, other: Self) -> None:
+        """Append the other's rows, in every part."""
+        self._rows += other._rows
+        for session, news in zip(self._sessions, other._sessions, strict=True):
+            session.join(news)

@@ -1,7 +1,7 @@
 """`model`: a draft language model, with its own cache and tree attention."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 from pydantic import Field
@@ -213,6 +213,15 @@ class ModelSession(DraftSession):
         self._keep_slots([slot for slot, n in enumerate(self._slots) if n in set(rows)])
         self._rows = [self._rows[n] for n in rows]
         self._slots = [new for new, n in enumerate(rows) if n in set(self._slots)]
+
+    def join(self, other: Self) -> None:
+        """Append the other's rows, here and in the draft model's state."""
+        if self._state is None:
+            self._state = other._state
+        elif other._state is not None:
+            self._model.join(self._state, other._state)
+        self._slots += [len(self._rows) + n for n in other._slots]
+        self._rows += other._rows
 
     def _keep_slots(self, slots: list[int]) -> None:
         if self._state is None or len(slots) == len(self._slots):

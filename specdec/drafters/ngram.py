@@ -186,3 +186,7 @@ class NgramSession(DraftSession):
     def keep(self, rows: Sequence[int]) -> None:
         """Drop the other rows."""
         self._rows = [self._rows[row] for row in rows]
+
+    def join(self, other: Self) -> None:
+        """Append the other's rows."""
+        self._rows += other._rows

@@ -1,7 +1,7 @@
 """`none`: plain decoding through the same loop."""
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from specdec.contracts import DrafterDeclaration, Gives
 from specdec.interfaces import BuildTools, Drafter, DraftSession, DraftStart, Frontier, PartOptions
@@ -45,3 +45,6 @@ class NoSession(DraftSession):
 
     def keep(self, rows: Sequence[int]) -> None:
         """Nothing to drop."""
+
+    def join(self, other: Self) -> None:
+        """Nothing to append."""

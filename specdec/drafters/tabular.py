@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -127,3 +127,6 @@ class TabularSession(DraftSession):
 
     def keep(self, rows: Sequence[int]) -> None:
         self._sequences = [self._sequences[row] for row in rows]
+
+    def join(self, other: Self) -> None:
+        self._sequences += other._sequences

@@ -7,6 +7,7 @@ With n pairs cached, the root's included, level j of a draft stands at position 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -91,6 +92,11 @@ class HeadSession(DraftSession):
         """Drop the other rows."""
         self.rows = [self.rows[row] for row in rows]
         self.cache.keep(rows)
+
+    def join(self, other: Self) -> None:
+        """Append the other's rows."""
+        self.rows += other.rows
+        self.cache.join(other.cache)
 
     @torch.no_grad()
     def _prefilled(self, starts: Sequence[DraftStart]) -> KvCache:

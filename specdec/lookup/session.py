@@ -1,7 +1,7 @@
 """A session of drafters that look things up: every row answers for itself."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, Self
 
 from specdec.interfaces import DraftSession, Frontier
 from specdec.lookup.predictions import Guess, Predictions
@@ -40,3 +40,7 @@ class LookupSession(DraftSession):
     def keep(self, rows: Sequence[int]) -> None:
         """Drop the other rows."""
         self._rows = [self._rows[row] for row in rows]
+
+    def join(self, other: Self) -> None:
+        """Append the other's rows."""
+        self._rows = [*self._rows, *other._rows]

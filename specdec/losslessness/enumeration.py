@@ -201,11 +201,11 @@ def step_size(decoder: Decoder, prefix: Sequence[int], *, depth: int | None, pro
 
 def _row(decoder: Decoder, prefix: Sequence[int], depth: int | None, coins: Coins) -> Row:
     request = Request(tuple(prefix[:-1]), max_new_tokens=LONG if depth is None else depth + 2)
-    rows, _ = open_rows(
+    (row,) = open_rows(
         [request], target=decoder.target, sampling=decoder.sampling, numbers=itertools.count(), coins=lambda _: coins
     )
-    rows[0].emit([prefix[-1]], [])
-    return rows[0]
+    row.emit([prefix[-1]], [])
+    return row
 
 
 def _draft(decoder: Decoder, prefix: Sequence[int], depth: int | None, coins: Coins) -> Draft:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -111,6 +111,10 @@ class _Session(DraftSession):
     def keep(self, rows: Sequence[int]) -> None:
         self._texts = [self._texts[row] for row in rows]
         self._inner.keep(rows)
+
+    def join(self, other: Self) -> None:
+        self._texts += other._texts
+        self._inner.join(other._inner)
 
 
 def _is_chain(frontier: Frontier) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from specdec.attention.tree_mask import RowNodes
 from specdec.contracts import Features
@@ -55,6 +55,17 @@ def own_state(state: TargetState, kind: type[S]) -> S:
     if not isinstance(state, kind):
         raise SpecdecError(f"a {type(state).__name__} is no state of this target; its prefill gives one")
     return state
+
+
+class _Featured(Protocol):
+    @property
+    def features(self) -> Features: ...
+
+
+def check_joined(state: _Featured, other: _Featured) -> None:
+    """Raise SpecdecError for a state that cannot lend its rows to the other."""
+    if other is state or other.features != state.features:
+        raise SpecdecError("only another state with the same features can be joined; prefill gives one")
 
 
 def new_nodes(limits: Limits, row: int, length: int, draft: Draft, tree: DraftTree) -> RowNodes:

@@ -15,7 +15,16 @@ from specdec.contracts import Features
 from specdec.errors import NumericsError
 from specdec.interfaces import TargetState
 from specdec.records import HiddenStates, Scored
-from specdec.targets.admission import Draft, Limits, check_features, check_prompts, kept_nodes, new_nodes, own_state
+from specdec.targets.admission import (
+    Draft,
+    Limits,
+    check_features,
+    check_joined,
+    check_prompts,
+    kept_nodes,
+    new_nodes,
+    own_state,
+)
 from specdec.targets.bitwise_forward import SHORTEST, FixedForward, PlacedToken, path_length
 from specdec.targets.bitwise_proof import fault_at
 from specdec.tree import DraftTree
@@ -124,6 +133,13 @@ class BitwiseRuntime:
         """A state in which row r occurs copies[r] times, without drafts."""
         state = own_state(given, BitwiseState)
         return BitwiseState(state.kv.fork(copies), state.features)
+
+    def join(self, given: TargetState, other: TargetState) -> None:
+        """Append the rows of another state, without drafts. Raises SpecdecError for one with other features."""
+        state, news = own_state(given, BitwiseState), own_state(other, BitwiseState)
+        check_joined(state, news)
+        state.kv.join(news.kv)
+        state.drafts += [Draft() for _ in news.drafts]
 
     def _run(self, state: BitwiseState, tokens: Sequence[PlacedToken]) -> _Answers:
         """Forward all tokens; those above others come before them."""

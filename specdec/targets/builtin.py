@@ -85,6 +85,9 @@ class BuiltinTarget(Target[BuiltinOptions]):
     def fork(self, state: TargetState, copies: Sequence[int]) -> TargetState:
         return self._runtime.fork(state, copies)
 
+    def join(self, state: TargetState, other: TargetState) -> None:
+        self._runtime.join(state, other)
+
     def embed(self, ids: Tensor) -> Tensor:
         return self._runtime.call.embed(ids)
 

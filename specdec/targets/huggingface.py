@@ -98,6 +98,9 @@ class HuggingFaceTarget(Target[HuggingFaceOptions]):
     def fork(self, state: TargetState, copies: Sequence[int]) -> TargetState:
         return self._runtime.fork(state, copies)
 
+    def join(self, state: TargetState, other: TargetState) -> None:
+        self._runtime.join(state, other)
+
     def embed(self, ids: Tensor) -> Tensor:
         return self._runtime.call.embed(ids)
 

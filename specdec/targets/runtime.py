@@ -14,7 +14,16 @@ from specdec.contracts import Features
 from specdec.errors import NumericsError
 from specdec.interfaces import TargetState
 from specdec.records import HiddenStates, Scored
-from specdec.targets.admission import Draft, Limits, check_features, check_prompts, kept_nodes, new_nodes, own_state
+from specdec.targets.admission import (
+    Draft,
+    Limits,
+    check_features,
+    check_joined,
+    check_prompts,
+    kept_nodes,
+    new_nodes,
+    own_state,
+)
 from specdec.targets.capability import MaskPlan
 from specdec.targets.masking import mask_argument
 from specdec.targets.model_call import ModelCall, ModelOutput
@@ -110,6 +119,14 @@ class TransformerRuntime:
         """A state in which row r occurs copies[r] times, without drafts."""
         state = own_state(given, TransformerState)
         return TransformerState(state.kv.fork(copies), state.features)
+
+    def join(self, given: TargetState, other: TargetState) -> None:
+        """Append the rows of another state, without drafts. Raises SpecdecError for one with other features."""
+        state, news = own_state(given, TransformerState), own_state(other, TransformerState)
+        check_joined(state, news)
+        state.kv.join(news.kv)
+        state.committed += news.committed
+        state.drafts += [Draft() for _ in news.drafts]
 
     def _prefill_rows(self, state: TransformerState, prompts: Sequence[Sequence[int]], first_row: int) -> list[Scored]:
         """Feed prompts chunk by chunk to the rows from first_row on; the LM head runs where a prompt ends."""

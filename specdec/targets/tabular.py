@@ -149,6 +149,9 @@ class Tabular(Target[TabularTargetOptions]):
         pairs = zip(own.rows, copies, strict=True)
         return TabularState(own.vocab_size, [_Row(list(row.cached), row.tree) for row, count in pairs for _ in range(count)])
 
+    def join(self, state: TargetState, other: TargetState) -> None:
+        _own(state).rows.extend(_Row(list(row.cached)) for row in _own(other).rows)
+
     def embed(self, ids: Tensor) -> Tensor:  # noqa: ARG002
         raise TargetMismatch("target 'tabular' has no embeddings: use a drafter that borrows none")
 

@@ -97,6 +97,8 @@ def _check_answers(part: Opened, model: StandIn, report: Checked) -> None:
         _same(alone, _ask(drafter, prefixes), "asked in one batch")
     with report.law("after `keep` and `observe` each row is still itself"), PartGuard("drafter", part.cls):
         _check_rows(drafter, target, prefixes)
+    with report.law("rows that `join` stand behind the others"), PartGuard("drafter", part.cls):
+        _check_join(drafter, target, prefixes)
 
 
 def _prefixes(model: StandIn) -> list[tuple[int, ...]]:
@@ -196,6 +198,37 @@ def _check_rows(drafter: Drafter, target: Target, prefixes: Sequence[Sequence[in
                 f"alone it answers {_shown(alone)}: `keep` must drop rows by their place, and `observe` tells "
                 "the rows that are left"
             )
+
+
+def _check_join(drafter: Drafter, target: Target, prefixes: Sequence[Sequence[int]]) -> None:
+    """Two rows learn a token, and one more begins: all answer as if they had been alone, now and after another token."""
+    old = prefixes[:-1]
+    together = _open(drafter, old)
+    _expand(together, old)
+    texts = [tuple(prefix) for prefix in old]
+    for rows, begin in ((old, [prefixes[-1]]), (prefixes, [])):
+        news = [(prefix[0],) for prefix in rows]
+        _learn(together, target, texts, news)
+        texts = [(*text, *tokens) for text, tokens in zip(texts, news, strict=True)]
+        if begin:
+            together.join(_open(drafter, begin))
+            texts += [tuple(prefix) for prefix in begin]
+        for row, (answer, text) in enumerate(zip(_expand(together, texts), texts, strict=True)):
+            alone = _follow(drafter, target, prefixes[row], text)
+            if not _alike(alone, answer):
+                raise CheckFailed(
+                    f"after a row has joined two others, row {row} answers {_shown(answer)}; alone it answers {_shown(alone)}: "
+                    "`join` must append the other session's rows behind its own"
+                )
+
+
+def _follow(drafter: Drafter, target: Target, prefix: Sequence[int], text: Sequence[int]) -> Proposal | None:
+    """What a session of its own answers that has learned the text after the prefix token by token."""
+    single = _open(drafter, [prefix])
+    for end in range(len(prefix), len(text)):
+        _expand(single, [text[:end]])
+        _learn(single, target, [text[:end]], [tuple(text[end : end + 1])])
+    return _expand(single, [text])[0]
 
 
 def _learn(session: DraftSession, target: Target, prefixes: Sequence[Sequence[int]], news: Sequence[tuple[int, ...]]) -> None:

@@ -57,6 +57,7 @@ def check_target(
         ("after a commit it goes on from the accepted path", probe.commits),
         ("a draft that is rolled back leaves nothing behind", probe.rollback),
         ("`keep` and `fork` take the rows that they name", probe.rows),
+        ("rows that `join` go on behind the others", probe.joins),
         *([] if facts.hidden_size is None else [("hidden states are those that the LM head reads", probe.hidden)]),
     ):
         with report.law(words), PartGuard("target", cls):
@@ -204,6 +205,17 @@ class _Probe:
         self.target.keep(copies, [last])
         trees = self._trees(90, [forked[last]])
         self._compare(self._score(copies, trees), trees, [forked[last]])
+
+    def joins(self) -> None:
+        state, _ = self._open()
+        texts = self._committed(state, 100)
+        self.target.keep(state, [len(texts) - 1])
+        others, _ = self._open()
+        self.target.join(state, others)
+        joined: list[Sequence[int]] = [texts[-1], *self.prompts]
+        self._lengths(state, [len(text) for text in joined])
+        trees = self._trees(110, joined)
+        self._compare(self._score(state, trees), trees, joined)
 
     def hidden(self) -> None:
         state, _ = self._open(Features(last=True))

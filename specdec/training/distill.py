@@ -14,6 +14,9 @@ from specdec.training.conversations import Messages
 from specdec.training.identity import target_name
 from specdec.training.own_lines import appending, check_target, known_lines
 
+QUEUE = 4
+"""Batches of questions that are written down together."""
+
 
 @dataclass(frozen=True, slots=True)
 class DistillPlan:
@@ -26,7 +29,9 @@ class DistillPlan:
 
 
 def distill(decoder: Decoder, questions: Sequence[Messages], plan: DistillPlan, path: Path) -> Iterator[int]:
-    """Answers to the questions, appended to `path` batch by batch; yields how many are done.
+    """Answers to the questions, appended to `path` a few batches at a time; yields how many are done.
+
+    Within these, the next question begins when an answer ends: they differ in length.
 
     Goes on where an earlier call with the same questions, plan and target was stopped: a line cut short is dropped. Raises
     SpecError for a file that holds anything else, which is left as it is.
@@ -35,10 +40,12 @@ def distill(decoder: Decoder, questions: Sequence[Messages], plan: DistillPlan, 
     done = _answered(path, questions, plan, target)
     sampling = Sampling(temperature=plan.temperature)
     with appending(path) as file:
-        for start in range(done, len(questions), plan.batch):
-            some = questions[start : start + plan.batch]
+        for start in range(done, len(questions), plan.batch * QUEUE):
+            some = questions[start : start + plan.batch * QUEUE]
             seeds = [plan.seed + start + offset for offset in range(len(some))]
-            answers = decoder.generate(some, max_new_tokens=plan.max_new_tokens, sampling=sampling, seed=seeds)
+            answers = decoder.generate(
+                some, batch_size=plan.batch, max_new_tokens=plan.max_new_tokens, sampling=sampling, seed=seeds
+            )
             for question, answer, seed in zip(some, answers, seeds, strict=True):
                 file.write(json.dumps(_record(question, answer, _settings(plan, seed), target)) + "\n")
             file.flush()

@@ -127,6 +127,38 @@ def test_rows_leave_in_order_and_forked_rows_share_nothing():
     assert torch.equal(copies.contents(0, 1)[0], twin.stacked(0, 1)[0])
 
 
+@pytest.mark.parametrize("longer", [False, True])
+def test_rows_that_join_stand_behind_the_others_where_rows_have_left(longer):
+    cache, twin = KvCache(SHAPES, 3), Twin(3)
+    write(cache, twin, 3, seed=5)
+    offsets = [(0, 1), (0, 1, 2), (0,)]
+    cache.commit(offsets)
+    twin.commit(offsets)
+    cache.keep([1, 2])
+    buffers = {group.room[0].data_ptr() for group in cache._groups}
+    news, own = KvCache(SHAPES, 2), Twin(2)
+    count = 2 * BLOCK if longer else 4
+    write(news, own, count, seed=6)
+    kept = [range(count), (0, 2)]
+    news.commit(kept)
+    own.commit(kept)
+    news.keep([1])
+    cache.join(news)
+    assert cache.lengths == [3, 1, 2]
+    assert {group.room[0].data_ptr() for group in cache._groups} == buffers
+    later, last = KvCache(SHAPES, 1), Twin(1)
+    write(later, last, count, seed=7)
+    later.commit([range(count)])
+    last.commit([range(count)])
+    cache.join(later)
+    cache.check_integrity()
+    assert cache.lengths == [3, 1, 2, count]
+    for layer in (0, 1, 3):
+        for row, (origin, place) in enumerate(((twin, 1), (twin, 2), (own, 1), (last, 0))):
+            for mine, wanted in zip(cache.contents(layer, row), origin.stacked(layer, place), strict=True):
+                assert torch.equal(mine, wanted)
+
+
 def test_growth_keeps_drafts_that_are_not_committed_yet():
     cache = KvCache(SHAPES[:1], 1)
     keys, values = fresh(SHAPES[0], 1, BLOCK, seed=1)

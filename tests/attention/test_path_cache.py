@@ -106,6 +106,24 @@ def test_copies_go_their_own_ways_and_share_slots_until_both_are_gone():
     kv.check_integrity()
 
 
+def test_rows_that_join_bring_their_slots_once_and_leave_their_drafts():
+    kv, news = PathCache([SHAPE], 1, SCRATCH), PathCache([SHAPE], 1, SCRATCH)
+    write(kv, 0, [1, 2])
+    kv.commit([(0, 1)])
+    write(kv, 0, [8])
+    write(news, 0, list(range(3, 3 + BLOCK)))
+    news.commit([range(BLOCK)])
+    twins = news.fork([2])
+    write(twins, 1, [9])
+    before = kv._in_use()
+    kv.join(twins)
+    assert len(kv._in_use() - before) == BLOCK
+    write(kv, 2, [5])
+    kv.commit([(0,), (), (0,)])
+    kv.check_integrity()
+    assert [told(kv, row) for row in range(3)] == [[1, 2, 8], list(range(3, 3 + BLOCK)), [*range(3, 3 + BLOCK), 5]]
+
+
 def test_a_random_life_leaves_what_a_list_of_tokens_would():
     source = random.Random(5)
     kv, lists = PathCache([SHAPE, SHAPE], 4, SCRATCH), [[] for _ in range(4)]

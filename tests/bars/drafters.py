@@ -82,8 +82,9 @@ class Bench:
     def ratios(self, title, texts, batch):
         """By contender, plain or not, the seconds per token of every group."""
         prompts = [self.target.codec.chat([{"role": "user", "content": text}]) for text in texts]
-        number = max(len(prompts) // batch, self.options.groups)
-        groups = [[prompts[(i * batch + j) % len(prompts)] for j in range(batch)] for i in range(number)]
+        count = batch * self.options.queue
+        number = max(len(prompts) // count, self.options.groups)
+        groups = [[prompts[(i * count + j) % len(prompts)] for j in range(count)] for i in range(number)]
         names = list(self.decoders)
         for name in names:
             self.decoders[name].generate([prompts[0]], max_new_tokens=4)
@@ -92,13 +93,13 @@ class Bench:
             for name in names[number % len(names) :] + names[: number % len(names)]:
                 key = (title, batch, number, name)
                 if key not in self.known:
-                    self.known[key] = self._measure(key, name, group)
+                    self.known[key] = self._measure(key, name, group, batch)
                 cost[name].append(self.known[key])
         return {name: numpy.array(values) for name, values in cost.items()}
 
-    def _measure(self, key, name, group):
+    def _measure(self, key, name, group, batch):
         began = time.perf_counter()
-        made = self.decoders[name].generate(group, max_new_tokens=self.options.max_new_tokens)
+        made = self.decoders[name].generate(group, batch_size=batch, max_new_tokens=self.options.max_new_tokens)
         seconds = (time.perf_counter() - began) / sum(len(answer.tokens) for answer in made)
         tau = float(numpy.mean([answer.tau for answer in made if answer.records] or [1.0]))
         fields = dict(zip(("set", "batch", "group", "contender"), key, strict=True))
@@ -149,6 +150,9 @@ def main() -> int:
     parser.add_argument("--gsm8k", type=Path, required=True)
     parser.add_argument("--count", type=int, default=16, help="prompts of a set")
     parser.add_argument("--groups", type=int, default=0, help="at least so many of a set, prompts in other company if need be")
+    parser.add_argument(
+        "--queue", type=int, default=1, help="prompts for each place of a batch, the next beginning when one ends"
+    )
     parser.add_argument("--sets", nargs="*", help="only these sets")
     parser.add_argument("--by-category", action="store_true", help="MT-bench category by category")
     parser.add_argument("--batches", nargs="*", type=int, default=[1, 2, 4, 8])

@@ -93,6 +93,9 @@ class Canned(Target):
     def fork(self, state, copies):
         raise NotImplementedError
 
+    def join(self, state, other):
+        raise NotImplementedError
+
     embed = head = fork
 
 
@@ -109,6 +112,9 @@ class Answers(DraftSession):
         pass
 
     def keep(self, rows):
+        pass
+
+    def join(self, other):
         pass
 
 

@@ -85,6 +85,8 @@ def test_a_batch_of_prompts_of_other_lengths_gives_what_each_gives_alone(contend
     alone = [peer.answer(Task((prompt,), (1,), CAP, GREEDY)).outcomes[0].tokens for prompt in prompts]
     assert [outcome.tokens for outcome in together.outcomes] == alone
     assert together.first_token_seconds is None
+    queued = peer.answer(Task(prompts, (1, 2, 3), CAP, GREEDY, batch_size=2))
+    assert [outcome.tokens for outcome in queued.outcomes] == alone
 
 
 def test_ways_that_take_one_prompt_at_a_time_say_so(contenders):

@@ -63,6 +63,17 @@ def test_batches_hold_so_many_questions_and_every_setting_is_measured(measure):
     assert sizes == [2, 1, 1, 1]
 
 
+def test_in_a_queue_the_places_of_a_batch_go_to_the_next_questions(measure):
+    results = measure("tree", batch_sizes=(1, 2), queue=2)
+    sizes = [len(m.answers) for m in results.measurements if m.cell == results.cells[0] and m.contender == "plain"]
+    assert sizes[0] == 2
+    for m in results.measurements:
+        assert sum(m.phases.values()) == pytest.approx(m.seconds, rel=1e-6)
+        assert m.phases["prefill"] >= m.first_token_seconds
+    alone = {(a.question, a.turn): a.tokens for m in measure("tree", output="alone.jsonl").measurements for a in m.answers}
+    assert {(a.question, a.turn): a.tokens for m in results.measurements for a in m.answers} == alone
+
+
 def test_phases_add_up_to_the_seconds_and_counts_to_the_tokens(measure):
     for m in measure("tree", "chain").measurements:
         assert list(m.phases) == ["prefill", "draft", "score", "verify", "commit", "rest"]

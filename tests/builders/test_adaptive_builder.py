@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from specdec.builder_memory import Learned, Looks
 from specdec.builders.adaptive import Adaptive, AdaptiveOptions
 from specdec.chance import seeded
 from specdec.contracts import Draw, Gives, Shape
@@ -155,6 +156,19 @@ def test_sequences_of_a_batch_look_together_or_rest_together(laws):
             row.emit(9)
     assert all(len(set(step)) == 1 for step in looked)
     assert sum(step[0] for step in looked[100:]) <= 100 / 15 + 1
+
+
+@pytest.mark.parametrize("queue", [False, True])
+def test_where_others_wait_a_sequence_that_gets_ahead_leaves_no_gap(queue):
+    """A look that saves a tenth of a step pays there, and does not where the last sequences go on by themselves."""
+    looks, rows = Looks(4), [Learned(None) for _ in range(4)]
+    rested = []
+    for _ in range(100):
+        rested.append([looks.rests(row, 4, queue=queue) for row in rows])
+        if not rested[-1][0]:
+            for _ in rows:
+                looks.report(0.1)
+    assert any(map(any, rested)) is not queue
 
 
 def test_a_sequence_that_is_left_alone_decides_for_itself_again():

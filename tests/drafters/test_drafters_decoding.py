@@ -91,6 +91,20 @@ def test_a_batch_gives_plain_decodings_tokens_with_any_drafter_and_builder(name,
     assert [g.tokens for g in got] == [w.tokens for w in want]
 
 
+@pytest.mark.parametrize("max_positions", [12, 40])
+def test_rows_of_a_draft_model_that_wait_draft_what_they_draft_alone_also_where_its_context_has_ended(max_positions):
+    main = Tabular.build(options(), BuildTools())
+    made = decoder(main, MODEL, BUILDERS["dynamic"], draft=options(seed=2, vocab=8, max_positions=max_positions))
+    prompts = [*PROMPTS, [2] * 14, *PROMPTS]
+
+    def records(prompts, **more):
+        answers = [a.records for a in made.generate(prompts, max_new_tokens=20, **more)]
+        return [[(r.drafted, r.accepted, r.emitted) for r in some] for some in answers]
+
+    for size in (1, 2, 3):
+        assert records(prompts, batch_size=size) == [records([prompt])[0] for prompt in prompts]
+
+
 @pytest.mark.parametrize("name", DRAWN)
 @pytest.mark.parametrize("verifier", [Match, MultiRound])
 def test_a_draft_context_that_ends_earlier_than_the_targets_only_ends_the_drafting(name, verifier):

@@ -9,6 +9,7 @@ from specdec.builders.fixed import Fixed, FixedOptions
 from specdec.builders.sampled import Sampled, SampledOptions
 from specdec.contracts import DrafterDeclaration, Features, Gives, NamedDeclaration, mismatches
 from specdec.interfaces import BuildTools, PartOptions
+from specdec.requests import Request
 from specdec.verifiers.chain import Chain as ChainRule
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound
@@ -82,6 +83,20 @@ def test_a_row_of_a_batch_drafts_what_it_drafts_alone(target_of, drafter_of, dec
         return [[(r.drafted, r.accepted, r.emitted) for r in some] for some in answers]
 
     assert records(PROMPTS) == [records([prompt])[0] for prompt in PROMPTS]
+
+
+@pytest.mark.parametrize("builder", ["chain", "dynamic"])
+def test_a_row_that_waits_for_a_place_drafts_what_it_drafts_alone(target_of, drafter_of, decoder_of, kind, builder):
+    target = target_of()
+    decoder = decoder_of(target, drafter_of(target, kind), BUILDERS[builder], Match)
+
+    def records(prompts, **options):
+        requests = [Request(prompt, max_new_tokens=9 + 5 * (len(prompt) % 3)) for prompt in prompts]
+        answers = [a.records for a in decoder.generate(requests, **options)]
+        return [[(r.drafted, r.accepted, r.emitted) for r in some] for some in answers]
+
+    prompts = PROMPTS + PROMPTS[::-1]
+    assert records(prompts, batch_size=3) == [records([prompt])[0] for prompt in prompts]
 
 
 def test_samples_of_one_prompt_share_its_prefill_and_are_those_of_separate_requests(target_of, drafter_of, decoder_of, kind):

@@ -21,9 +21,9 @@ TREES = {
 SAMPLINGS = {"greedy": {}, "seeded": {"temperature": 1.0, "top_p": 0.95, "seed": 3}}
 
 
-def generated(drafter, tree, sampling, prompts=PROMPTS):
+def generated(drafter, tree, sampling, prompts=PROMPTS, **options):
     decoder = specdec.load({"target": TARGET, "drafter": drafter, "tree": tree, "sampling": sampling})
-    return decoder.generate(prompts, max_new_tokens=60, seed=list(range(len(prompts))))
+    return decoder.generate(prompts, max_new_tokens=60, seed=list(range(len(prompts))), **options)
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
@@ -32,6 +32,18 @@ def generated(drafter, tree, sampling, prompts=PROMPTS):
 def test_a_batch_gives_plain_decodings_tokens(drafter, tree, sampling):
     plain = generated({"use": "none"}, {"use": "chain"}, sampling)
     assert [g.tokens for g in generated(drafter, tree, sampling)] == [w.tokens for w in plain]
+
+
+@pytest.mark.parametrize("tree", ["dynamic", "adaptive"])
+@pytest.mark.parametrize("drafter", DRAFTERS.values(), ids=DRAFTERS)
+def test_a_queue_drafts_what_each_of_its_prompts_drafts_alone(drafter, tree):
+    queued = generated(drafter, TREES[tree], SAMPLINGS["seeded"], prompts=PROMPTS * 2, batch_size=2)
+    batch = generated(drafter, TREES[tree], SAMPLINGS["seeded"], prompts=PROMPTS * 2)
+    assert [a.tokens for a in queued] == [a.tokens for a in batch]
+    if tree == "dynamic":
+        assert [[(r.drafted, r.emitted) for r in a.records] for a in queued] == [
+            [(r.drafted, r.emitted) for r in a.records] for a in batch
+        ]
 
 
 @pytest.mark.parametrize("name", ["suffix", "recycling", "mixture"])

@@ -56,6 +56,9 @@ class ScriptedSession(DraftSession):
     def keep(self, rows):
         self.starts = [self.starts[row] for row in rows]
 
+    def join(self, other):
+        self.starts = [*self.starts, *other.starts]
+
 
 def mixed(*parts, **options):
     """parts: (what it says, whether it computes[, features]). The session and the parts' drafters."""

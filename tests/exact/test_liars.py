@@ -300,6 +300,9 @@ class TwoColumns(DraftSession):
     def keep(self, rows):
         pass
 
+    def join(self, other):
+        pass
+
 
 def test_a_drafter_whose_columns_share_a_token_is_refused():
     with pytest.raises(PluginError, match="two_columns_for_one_token"):

@@ -134,6 +134,9 @@ class MoodySession(DraftSession):
     def keep(self, rows):
         self.turned = [self.turned[row] for row in rows]
 
+    def join(self, other):
+        self.turned += other.turned
+
 
 @pytest.mark.parametrize(
     ("builder", "options", "verifier"),

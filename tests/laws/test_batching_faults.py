@@ -109,6 +109,9 @@ class RaggedSession(DraftSession):
     def keep(self, rows):
         self.lengths = [self.lengths[row] for row in rows]
 
+    def join(self, other):
+        self.lengths += other.lengths
+
 
 @pytest.mark.parametrize("model", ["counter", "tiny"])
 def test_b86_ragged_drafts_beside_each_other_are_those_of_each_row_alone(compose, counter, tiny, chain_of, model):

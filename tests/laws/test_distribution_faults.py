@@ -87,6 +87,9 @@ class RoughSession(DraftSession):
     def keep(self, rows):
         """Nothing to drop."""
 
+    def join(self, other):
+        """Nothing to append."""
+
 
 class WatchedDraftChance(DraftChance):
     """Seeded coins that remember what was drawn from."""

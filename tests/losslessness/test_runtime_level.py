@@ -69,6 +69,9 @@ class Faulty(Target):
     def fork(self, state, copies):
         return self.inner.fork(state, copies)
 
+    def join(self, state, other):
+        self.inner.join(state, other)
+
     def embed(self, ids):
         return self.inner.embed(ids)
 

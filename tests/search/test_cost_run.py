@@ -84,6 +84,9 @@ def test_each_further_sequence_of_a_batch_is_timed(table, parts_of, compose, mon
         def keep(self, rows):
             self.inner.keep(rows)
 
+        def join(self, other):
+            self.inner.join(other.inner)
+
     monkeypatch.setattr(decoder.drafter, "open", lambda starts: Slow(opened(starts)))
     costs = measure_costs(decoder, PLAN, source="table", provenance={})
     assert costs.drafter.row_seconds == pytest.approx(0.004, rel=0.4)

@@ -174,6 +174,21 @@ def test_rows_that_leave_and_rows_that_are_copied_keep_their_bits(make_bitwise, 
     state.check_integrity()
 
 
+def test_rows_that_join_keep_their_bits(make_bitwise, prompt, random_tree):
+    runtime = make_bitwise("llama")
+    prompts = [prompt(length, seed=length) for length in (4, 15, 7)]
+    state, _ = runtime.prefill(prompts[:1], ALL)
+    trees = [random_tree(9, 4, seed=1)]
+    runtime.score(state, trees)
+    runtime.commit(state, [None])
+    runtime.join(state, runtime.prefill(prompts[1:], ALL)[0])
+    assert state.lengths == (4, 15, 7)
+    others = [random_tree(6, len(tokens), seed=row + 5) for row, tokens in enumerate(prompts)]
+    for tokens, tree, scored in zip(prompts, others, runtime.score(state, others), strict=True):
+        assert_tree_is_plain(runtime, tokens, tree, scored)
+    state.check_integrity()
+
+
 @pytest.mark.parametrize("kind", [*KINDS, "granite"])
 def test_the_numbers_are_the_models_own(kind, make_bitwise, prompt, random_tree, path_logits):
     runtime = make_bitwise(kind, torch.float64)

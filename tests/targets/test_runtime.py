@@ -3,6 +3,7 @@ import torch
 
 from specdec.attention.prompt_batches import prompt_batches
 from specdec.contracts import Draw, Features
+from specdec.errors import SpecdecError
 from specdec.targets.assembly import RunSettings, assemble
 from specdec.tree import TreeSketch, root_only
 
@@ -178,6 +179,31 @@ def test_rows_that_leave_and_rows_that_are_copied_go_on_as_if_alone(kind, make_r
     torch.testing.assert_close(runtime.score(state, [trees[2]])[0].logits, path_logits(runtime, prompts[2], trees[2]), **EXACT)
     twins.check_integrity()
     state.check_integrity()
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma3"])
+def test_rows_that_join_go_on_as_if_alone(kind, make_runtime, prompt, random_tree, path_logits):
+    runtime, _ = make_runtime(kind)
+    prompts = [prompt(length, seed=length) for length in (4, 15, 90)]
+    state, _ = runtime.prefill(prompts[:2], Features())
+    runtime.keep(state, [1])
+    runtime.join(state, runtime.prefill([prompts[2], prompts[0]], Features())[0])
+    assert state.lengths == (15, 90, 4)
+    sources = [prompts[1], prompts[2], prompts[0]]
+    trees = [random_tree(6 + row, len(tokens), seed=row) for row, tokens in enumerate(sources)]
+    for tokens, tree, scored in zip(sources, trees, runtime.score(state, trees), strict=True):
+        torch.testing.assert_close(scored.logits, path_logits(runtime, tokens, tree), **EXACT)
+    runtime.commit(state, [tree.path(3) for tree in trees])
+    state.check_integrity()
+
+
+def test_only_another_state_with_the_same_features_joins(make_runtime, prompt):
+    runtime, _ = make_runtime("llama")
+    state, _ = runtime.prefill([prompt(4)], Features())
+    with pytest.raises(SpecdecError, match="another state with the same features"):
+        runtime.join(state, state)
+    with pytest.raises(SpecdecError, match="another state with the same features"):
+        runtime.join(state, runtime.prefill([prompt(4)], Features(last=True))[0])
 
 
 @pytest.mark.parametrize("kind", TREES)

@@ -15,6 +15,11 @@ def decoder(compose, table, watched, chain_of, digits):
     return compose(watched(table(seed=3), digits()), chain_of(2))
 
 
+@pytest.fixture(autouse=True)
+def small_files(monkeypatch):
+    monkeypatch.setattr("specdec.training.distill.QUEUE", 1)
+
+
 QUESTIONS = [[{"role": "user", "content": f"{n % 8} {n // 8}"}] for n in range(11)]
 PLAN = DistillPlan(max_new_tokens=6, temperature=1.0, batch=4, seed=5)
 
@@ -23,9 +28,10 @@ def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_every_question_gets_the_answer_that_the_target_gives_alone(decoder, tmp_path):
+def test_every_question_gets_the_answer_that_the_target_gives_alone(decoder, tmp_path, monkeypatch):
+    monkeypatch.setattr("specdec.training.distill.QUEUE", 2)
     path = tmp_path / "own.jsonl"
-    assert list(distill(decoder, QUESTIONS, PLAN, path)) == [4, 8, 11]
+    assert list(distill(decoder, QUESTIONS, PLAN, path)) == [8, 11]
     for place, line in enumerate(lines(path)):
         alone = decoder.generate([QUESTIONS[place]], max_new_tokens=6, sampling=decoder.sampling, seed=5 + place)
         assert line["messages"][:-1] == QUESTIONS[place]
