@@ -41,15 +41,15 @@ def measure(options, target, head: str, row: str, temperature: float, asked: lis
     spec = {"drafter": {"use": head, "head": "builtin"}, "tree": tree, "verifier": {"use": verifier}}
     decoder = specdec.load({**spec, "sampling": {"temperature": temperature}}, target=target)
     steps, tested, accepted = [], [0] * 5, [0] * 5
-    for begin in range(0, len(asked), options.batch):
-        some = asked[begin : begin + options.batch]
-        seeds = [begin + offset for offset in range(len(some))]
-        for made in decoder.generate(some, max_new_tokens=options.max_new_tokens, seed=seeds):
-            steps.append((sum(record.committed for record in made.records), len(made.records)))
-            for record in made.records:
-                for level in range(min(5, record.depth)):
-                    tested[level] += record.accepted >= level
-                    accepted[level] += record.accepted > level
+    answers = decoder.generate(
+        asked, batch_size=options.batch, max_new_tokens=options.max_new_tokens, seed=list(range(len(asked)))
+    )
+    for made in answers:
+        steps.append((sum(record.committed for record in made.records), len(made.records)))
+        for record in made.records:
+            for level in range(min(5, record.depth)):
+                tested[level] += record.accepted >= level
+                accepted[level] += record.accepted > level
     return {"steps": steps, "alpha": [a / t if t else None for a, t in zip(accepted, tested, strict=True)]}
 
 
