@@ -47,6 +47,7 @@ class Looks:
         self._left = 0
         self._reports: list[float] = []
         self._asked: set[Learned] = set()
+        self._rows = 0
         self._looking = False
 
     def report(self, saved: float) -> None:
@@ -58,8 +59,9 @@ class Looks:
 
         queue: whether others wait to take the place of one that ends.
         """
-        if asker in self._asked or not self._asked:
+        if asker in self._asked or len(self._asked) >= self._rows:
             self._asked.clear()
+            self._rows = rows
             self._decide(0.0 if queue else LAG * (1 - 1 / rows))
         self._asked.add(asker)
         return not self._looking

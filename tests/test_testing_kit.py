@@ -596,6 +596,8 @@ class Spoiled(TabularTarget):
         super().join(state, other)
         if self.fault == "join":
             state.rows.sort(key=lambda row: len(row.cached))
+        if self.fault == "joined rows":
+            state.rows[-1].cached.reverse()
 
 
 @pytest.mark.parametrize(
@@ -606,6 +608,7 @@ class Spoiled(TabularTarget):
         ("rollback", r"rolled back.*tokens by row; expected"),
         ("keep", r"`keep` and `fork`"),
         ("join", r"rows that `join` go on behind the others: the state says that it caches"),
+        ("joined rows", r"rows that `join` go on behind the others: row \d"),
     ],
 )
 def test_a_wrong_target_is_refuted_and_told_where(fault, message):

@@ -55,7 +55,7 @@ def compare_results(before: Results, after: Results) -> FileComparison:
     cells = [cell for cell in before.cells if cell in after.cells]
     pairs = [pair for cell in cells for pair in _pairs(before, after, cell)]
     if not pairs:
-        raise SpecError("these results have no contender in a common setting (dtype, temperature, batch size)")
+        raise SpecError("these results have no contender in a common setting (dtype, temperature, batch size, queue)")
     return FileComparison(tuple(pairs), tuple(_notes(before, after)))
 
 

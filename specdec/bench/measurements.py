@@ -10,17 +10,19 @@ PLAIN = "plain"
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One setting. dtype: None where it is the strategy's own."""
+    """One setting. dtype: None where it is the strategy's own. queue: questions for each place of a batch."""
 
     dtype: str | None
     temperature: float
     batch_size: int
+    queue: int = 1
 
     @property
     def words(self) -> str:
         """For headings."""
         dtype = "" if self.dtype is None else f"{self.dtype}, "
-        return f"{dtype}T = {self.temperature:g}, batch {self.batch_size}"
+        queue = "" if self.queue == 1 else f" and a queue of {self.queue}"
+        return f"{dtype}T = {self.temperature:g}, batch {self.batch_size}{queue}"
 
 
 @dataclass(frozen=True, slots=True)

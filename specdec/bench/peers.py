@@ -108,11 +108,11 @@ class _Hugging:
     assistant: Any | None
 
     def answer(self, task: Task) -> Timed:
-        """Batch by batch: a place that an answer leaves stays empty until all have ended."""
+        """Batch by batch: a place that an answer leaves stays empty until all have ended. Forwards: at batch 1 only."""
         size = task.batch_size or len(task.prompts)
         cuts = [slice(begin, begin + size) for begin in range(0, len(task.prompts), size)]
         parts = [self._batch(replace(task, prompts=task.prompts[cut], seeds=task.seeds[cut])) for cut in cuts]
-        outcomes = tuple(outcome for part in parts for outcome in part.outcomes)
+        outcomes = tuple(outcome if size == 1 else replace(outcome, counts=None) for part in parts for outcome in part.outcomes)
         return Timed(outcomes, sum(part.seconds for part in parts), parts[0].first_token_seconds)
 
     def _batch(self, task: Task) -> Timed:

@@ -15,7 +15,8 @@ def draw(results: Results, folder: Path) -> list[Path]:
 
 def file_label(cell: Cell) -> str:
     """A setting as part of a file's name."""
-    return f"{cell.dtype or 'own-dtype'}-T{cell.temperature:g}-batch{cell.batch_size}"
+    queue = "" if cell.queue == 1 else f"-queue{cell.queue}"
+    return f"{cell.dtype or 'own-dtype'}-T{cell.temperature:g}-batch{cell.batch_size}{queue}"
 
 
 def _draw_cell(results: Results, cell: Cell, folder: Path) -> list[Path]:

@@ -33,9 +33,13 @@ class BenchSettings(BaseModel):
     def _each_once(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(dict.fromkeys(values))
 
+    def described(self) -> dict[str, Any]:
+        """As plain data, for the header of a file; a queue only where there is one, as in files from before there were any."""
+        return self.model_dump(mode="json", exclude={"queue"} if self.queue == 1 else None)
+
     def cells(self, dtype: str | None) -> list[Cell]:
         """The settings that are measured in one dtype."""
-        return [Cell(dtype, temperature, size) for temperature in self.temperatures for size in self.batch_sizes]
+        return [Cell(dtype, temperature, size, self.queue) for temperature in self.temperatures for size in self.batch_sizes]
 
     def sampling(self, temperature: float, draft: Cuts | None) -> Sampling:
         """How logits become probabilities for a contender that draws its drafts under `draft`."""

@@ -76,7 +76,7 @@ def _answer(line: str, where: str) -> SpecBenchAnswer:
 def write_answers(results: Results, cell: Cell, contender: str, path: Path) -> int:
     """One contender's answers in one setting, a line a question, by id; how many there are.
 
-    Wall time of questions that were answered together is shared out by tokens.
+    Wall time of questions that were answered together, or in one queue, is shared out by tokens.
     """
     started = _seconds_since_1970(results.header.provenance.get("started"))
     chosen = [m for m in results.measurements if m.cell == cell and m.contender == contender]

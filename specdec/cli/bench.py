@@ -76,7 +76,7 @@ def _measure(plan: Any, choice: Any, prompts: list[Path], selection: Any, output
 
     questions, files = read_questions(prompts, selection)
     lineup = Lineup(choice, workshop(), plan.dtypes)
-    described = {"settings": plan.model_dump(mode="json"), "selection": asdict(selection)}
+    described = {"settings": plan.described(), "selection": asdict(selection)}
     header = Header({**described, "prompts": [asdict(file) for file in files]}, lineup.describe(), provenance())
     file = ResultsFile(output, header)
     if file.resumes:

@@ -201,12 +201,14 @@ def _check_rows(drafter: Drafter, target: Target, prefixes: Sequence[Sequence[in
 
 
 def _check_join(drafter: Drafter, target: Target, prefixes: Sequence[Sequence[int]]) -> None:
-    """Two rows learn a token, and one more begins: all answer as if they had been alone, now and after another token."""
-    old = prefixes[:-1]
-    together = _open(drafter, old)
-    _expand(together, old)
+    """Of three rows the first leaves, the others learn a token, and it begins again: all answer as if they were alone."""
+    order = [*prefixes[1:], prefixes[0]]
+    old = order[:-1]
+    together = _open(drafter, prefixes)
+    _expand(together, prefixes)
+    together.keep(range(1, len(prefixes)))
     texts = [tuple(prefix) for prefix in old]
-    for rows, begin in ((old, [prefixes[-1]]), (prefixes, [])):
+    for rows, begin in ((old, order[-1:]), (order, [])):
         news = [(prefix[0],) for prefix in rows]
         _learn(together, target, texts, news)
         texts = [(*text, *tokens) for text, tokens in zip(texts, news, strict=True)]
@@ -214,7 +216,7 @@ def _check_join(drafter: Drafter, target: Target, prefixes: Sequence[Sequence[in
             together.join(_open(drafter, begin))
             texts += [tuple(prefix) for prefix in begin]
         for row, (answer, text) in enumerate(zip(_expand(together, texts), texts, strict=True)):
-            alone = _follow(drafter, target, prefixes[row], text)
+            alone = _follow(drafter, target, order[row], text)
             if not _alike(alone, answer):
                 raise CheckFailed(
                     f"after a row has joined two others, row {row} answers {_shown(answer)}; alone it answers {_shown(alone)}: "

@@ -167,16 +167,14 @@ class _Probe:
                 raise CheckFailed(f"row {row}: {len(tree)} nodes were scored before; first_node is {answer.first_node}")
         self._compare(scored, later, self.prompts)
 
-    def _committed(self, state: TargetState, seed: int) -> list[list[int]]:
-        """Score trees, accept a longest path of each, and return the texts that are then cached."""
-        trees = self._trees(seed)
-        self._score(state, trees)
+    def _committed(self, state: TargetState, seed: int, texts: Sequence[Sequence[int]] | None = None) -> list[list[int]]:
+        """Score trees, accept a longest path of each, and return the texts that are then cached. texts: by row; the prompts."""
+        rows = self.prompts if texts is None else texts
+        trees = self._trees(seed, rows)
+        self._compare(self._score(state, trees), trees, rows)
         deepest = [max(range(len(tree)), key=lambda node, tree=tree: tree.depths[node]) for tree in trees]  # type: ignore[misc]
         self.target.commit(state, [tree.path(node) for tree, node in zip(trees, deepest, strict=True)])
-        return [
-            [*prompt, tree.tokens[0], *tree.path_tokens(node)]
-            for prompt, tree, node in zip(self.prompts, trees, deepest, strict=True)
-        ]
+        return [[*row, tree.tokens[0], *tree.path_tokens(node)] for row, tree, node in zip(rows, trees, deepest, strict=True)]
 
     def commits(self) -> None:
         state, _ = self._open()
@@ -214,8 +212,13 @@ class _Probe:
         self.target.join(state, others)
         joined: list[Sequence[int]] = [texts[-1], *self.prompts]
         self._lengths(state, [len(text) for text in joined])
-        trees = self._trees(110, joined)
-        self._compare(self._score(state, trees), trees, joined)
+        later = self._committed(state, 110, joined)
+        self._lengths(state, [len(text) for text in later])
+        self.target.keep(state, range(1, len(later)))
+        self.target.join(state, self._open()[0])
+        rows = [*later[1:], *self.prompts]
+        trees = self._trees(120, rows)
+        self._compare(self._score(state, trees), trees, rows)
 
     def hidden(self) -> None:
         state, _ = self._open(Features(last=True))

@@ -47,7 +47,7 @@ def measure(folder):
         plan = BenchSettings(**{"max_new_tokens": 12, **settings})
         questions, _ = read_questions([folder / "questions.jsonl"], Selection())
         lineup = Lineup(Choice([f"{name}.yaml" for name in names]), workshop(), plan.dtypes)
-        header = Header({"settings": plan.model_dump(mode="json")}, lineup.describe(), {"started": "2026-01-01T00:00:00+00:00"})
+        header = Header({"settings": plan.described()}, lineup.describe(), {"started": "2026-01-01T00:00:00+00:00"})
         file = ResultsFile(folder / output, header)
         Bench(plan, questions, lineup, file, progress).run()
         return read_results(folder / output)

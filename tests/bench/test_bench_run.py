@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 
+from specdec.bench.compare import compare_results
 from specdec.bench.contender import Task, run_task
 from specdec.bench.lineup import Choice, Lineup
 from specdec.bench.measurements import Header
@@ -72,6 +73,20 @@ def test_in_a_queue_the_places_of_a_batch_go_to_the_next_questions(measure):
         assert m.phases["prefill"] >= m.first_token_seconds
     alone = {(a.question, a.turn): a.tokens for m in measure("tree", output="alone.jsonl").measurements for a in m.answers}
     assert {(a.question, a.turn): a.tokens for m in results.measurements for a in m.answers} == alone
+
+
+def test_a_queue_is_a_setting_of_its_own_and_a_file_without_one_is_gone_on_with(measure, folder):
+    queued = measure("tree", batch_sizes=(2,), queue=3)
+    assert [cell.words for cell in queued.cells] == ["T = 0, batch 2 and a queue of 3"]
+    closed = measure("tree", batch_sizes=(2,), output="closed.jsonl")
+    assert "queue" not in closed.header.plan["settings"]
+    with pytest.raises(SpecError, match=r"no contender in a common setting .*queue"):
+        compare_results(closed, queued)
+    lines = (folder / "closed.jsonl").read_text()
+    (folder / "closed.jsonl").write_text(lines.replace(', "queue": 1', "")[: len(lines) // 2].rsplit("\n", 1)[0] + "\n")
+    again = measure("tree", batch_sizes=(2,), output="closed.jsonl")
+    assert len(again.measurements) == len(closed.measurements)
+    assert again.cells == closed.cells
 
 
 def test_phases_add_up_to_the_seconds_and_counts_to_the_tokens(measure):

@@ -171,6 +171,21 @@ def test_where_others_wait_a_sequence_that_gets_ahead_leaves_no_gap(queue):
     assert any(map(any, rested)) is not queue
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+def test_rests_grow_alike_where_all_sequences_make_way_for_others_at_once(replaced):
+    looks, rows = Looks(2), [Learned(None) for _ in range(2)]
+    looked = []
+    for step in range(60):
+        if replaced and step % 3 == 0:
+            rows = [Learned(None) for _ in range(2)]
+        rests = [looks.rests(row, 2, queue=True) for row in rows]
+        looked.append(not rests[0])
+        if looked[-1]:
+            for _ in rows:
+                looks.report(-0.5)
+    assert sum(looked) == 8
+
+
 def test_a_sequence_that_is_left_alone_decides_for_itself_again():
     batch = Memory()
     rows = [Drafting(doubtful, costs(level=0.1), rows=2, batch=batch) for _ in range(2)]
