@@ -5,7 +5,7 @@ from typing import Annotated, TypeAlias
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from specdec.paths import expanded, is_file
+from specdec.paths import expanded, is_file, is_folder
 
 
 def _find(name: str, info: ValidationInfo) -> str:
@@ -13,11 +13,11 @@ def _find(name: str, info: ValidationInfo) -> str:
     near: Path | None = (info.context or {}).get("folder")
     if near is None:
         return name
-    for folder in (near, Path()):
-        path = folder / expanded(name)
+    paths = [folder / expanded(name) for folder in (near, Path())]
+    for path in paths:
         if is_file(path):
             return str(path)
-    raise ValueError(f"{name}: no such file")
+    raise ValueError(f"{name}: {'a folder, not a file' if any(map(is_folder, paths)) else 'no such file'}")
 
 
 DataFile: TypeAlias = Annotated[str, AfterValidator(_find), Field(min_length=1)]

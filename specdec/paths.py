@@ -17,3 +17,11 @@ def is_file(path: Path) -> bool:
         return path.is_file()
     except (OSError, ValueError):
         return False
+
+
+def is_folder(path: Path) -> bool:
+    """Whether it is a folder; a name that no folder could have is none."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False

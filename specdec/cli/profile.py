@@ -120,7 +120,9 @@ def _print_costs(costs: "CostModel") -> None:
     if costs.drafter is not None:
         pairs = zip(costs.drafter.widths, costs.drafter.seconds, strict=True)
         levels = ", ".join(f"{width}: {1e3 * seconds:.2f}" for width, seconds in pairs)
-        lines.insert(0, f"{costs.drafter.name}: first level {1e3 * costs.drafter.first_seconds:.2f} ms; by nodes: {levels} ms")
+        further = f"{1e3 * costs.drafter.row_seconds:.2f} ms more a level for each further sequence of a batch"
+        first = f"first level {1e3 * costs.drafter.first_seconds:.2f} ms"
+        lines.insert(0, f"{costs.drafter.name}: {first}; by nodes: {levels} ms; {further}")
     typer.echo("\n".join(lines))
     if sorted(noise)[len(noise) // 2] > NOISY:
         fail("warning: the machine was not quiet; measure again when nothing else runs, or with more --rounds")

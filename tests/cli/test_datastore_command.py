@@ -36,11 +36,12 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_read(comman
         assert words in result.stderr
 
 
-def test_a_spec_that_names_no_such_file_is_refused_with_its_line(tmp_path):
-    (tmp_path / "s.yaml").write_text("name: s\ndrafter:\n  use: suffix\n  datastore: nowhere.store\n")
+@pytest.mark.parametrize(("name", "words"), [("nowhere.store", "no such file"), (".", "a folder, not a file")])
+def test_a_spec_that_names_no_such_file_is_refused_with_its_line(tmp_path, name, words):
+    (tmp_path / "s.yaml").write_text(f"name: s\ndrafter:\n  use: suffix\n  datastore: {name}\n")
     result = run("check", tmp_path / "s.yaml")
     assert result.exit_code == 2
-    assert "s.yaml:4: drafter.datastore: nowhere.store: no such file" in result.stderr
+    assert f"s.yaml:4: drafter.datastore: {name}: {words}" in result.stderr
 
 
 @pytest.mark.slow

@@ -146,7 +146,8 @@ def test_a_fault_is_told_in_a_line_and_exits_with_2(files, words, message):
 def test_profiles_of_the_embedded_model_feed_a_search(files):
     Path("q.jsonl").write_text('{"prompt": "Count from one to ten, three times over."}\n')
     settings = ["--set", "drafter.candidates=3"]
-    run("profile", "ngram-chain", "-o", "cost.yaml", "--max-width", 2, "--context", 16, "--rounds", 1, "--plot", "c.svg")
+    words = ["-o", "cost.yaml", "--max-width", 2, "--context", 16, "--rounds", 1, "--plot", "c.svg"]
+    assert "ms more a level for each further sequence of a batch" in run("profile", "ngram-chain", *words).stdout
     words = ["--prompts", "q.jsonl", "-o", "acc.yaml", "--max-new-tokens", 20, "--depth", 4, "--plot", "a.png"]
     run("acceptance", "ngram-chain", *words, *settings)
     profile = read_acceptance(Path("acc.yaml"))
