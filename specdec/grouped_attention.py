@@ -1,12 +1,13 @@
 """Attention of heads that share keys and values, without copies of these where nodes are few."""
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
 
 def laid_side_by_side(bias: Tensor, groups: int) -> Tensor:
     """The additive mask [rows or 1, 1, nodes, slots] for `groups` heads a key: what makes `grouped_attention` copy no keys."""
-    return bias if groups == 1 else bias.repeat(1, 1, groups, 1)
+    return bias if groups == 1 else torch.cat((bias,) * groups, dim=2)
 
 
 def grouped_attention(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, scale: float | None = None) -> Tensor:

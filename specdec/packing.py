@@ -3,7 +3,6 @@
 On a CPU, a product of a few rows with a plain matrix spends half of its time on that. Elsewhere the map is a plain one.
 """
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,25 +86,3 @@ def packed(weight: Tensor) -> Tensor:
     with torch.inference_mode():
         laid_out: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), ROWS)
     return laid_out
-
-
-class PackedLinear(nn.Module):
-    """`linear` in the place of a module."""
-
-    def __init__(self, module: nn.Linear) -> None:
-        super().__init__()
-        self.map = linear(module.weight.detach(), None if module.bias is None else module.bias.detach())
-
-    def forward(self, states: Tensor) -> Tensor:
-        return self.map(states)
-
-
-def pack_linears(module: nn.Module, *, besides: Collection[str] = ()) -> None:
-    """Replace every linear map below the module, where there is a layout for it, but those of the names `besides`.
-
-    For inference: nothing is trained any more.
-    """
-    for parent in list(module.modules()):
-        for name, child in list(parent.named_children()):
-            if type(child) is nn.Linear and name not in besides and can_pack(child.weight):
-                setattr(parent, name, PackedLinear(child))

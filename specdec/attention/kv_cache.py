@@ -82,13 +82,12 @@ class KvCache:
         self.staged_width, self.staged_starts = width, tuple(starts)
         self._filled = max(self._filled, width)
         self.bytes_moved += self._slot_bytes * count * len(starts)
-        rows = slice(first_row, first_row + len(starts))
         for group in self._groups:
-            keys, values = group.keys[:, rows], group.values[:, rows]
+            keys, values = (whole.narrow(1, first_row, len(starts)) for whole in (group.keys, group.values))
             written = [*_layerwise(keys, starts, count), *_layerwise(values, starts, count)]
             for layer, *targets in zip(group.layers, *written, strict=True):
                 self._written[layer] = targets
-            reads = zip(keys[..., :width, :].unbind(0), values[..., :width, :].unbind(0), strict=True)
+            reads = zip(keys.narrow(3, 0, width).unbind(0), values.narrow(3, 0, width).unbind(0), strict=True)
             for layer, read in zip(group.layers, reads, strict=True):
                 self._read[layer] = read
 
@@ -108,8 +107,7 @@ class KvCache:
         There is room for `width` tokens a row, of which those that were not staged are leftovers to be masked.
         """
         (group,) = self._groups
-        with torch.inference_mode(False):
-            self._reserve(max(self.staged_starts) + width)
+        self._reserve(max(self.staged_starts) + width)
         starts = torch.tensor(self.staged_starts, device=group.shape.device)
         return group.keys, group.values, starts[:, None] + torch.arange(width, device=group.shape.device)
 
@@ -181,19 +179,20 @@ class KvCache:
             raise NumericsError(f"a row has {max(self.lengths)} cached tokens; the cache holds {self.capacity}")
 
     def _reserve(self, slots: int, rows: int = 0) -> None:
-        """Make room for so many slots of each row, and for so many rows."""
+        """Make room for so many slots of each row, and for so many rows. It may be written outside of inference mode."""
         own = len(self.lengths)
         if slots <= self.capacity and all(rows <= group.room[0].shape[1] for group in self._groups):
             return
         if slots > self.capacity:
             wanted = max(slots, 2 * self.capacity)
             self.capacity = -(-wanted // BLOCK) * BLOCK
-        for group in self._groups:
-            old_keys, old_values = group.keys, group.values
-            group.room = _buffers(len(group.layers), max(own, rows), group.shape, self.capacity)
-            group.show(own)
-            group.keys[..., : self._filled, :] = old_keys[..., : self._filled, :]
-            group.values[..., : self._filled, :] = old_values[..., : self._filled, :]
+        with torch.inference_mode(False):
+            for group in self._groups:
+                old_keys, old_values = group.keys, group.values
+                group.room = _buffers(len(group.layers), max(own, rows), group.shape, self.capacity)
+                group.show(own)
+                group.keys[..., : self._filled, :] = old_keys[..., : self._filled, :]
+                group.values[..., : self._filled, :] = old_values[..., : self._filled, :]
         self.bytes_moved += self._slot_bytes * self._filled * len(self.lengths)
 
     def _move(self, row: int, sources: list[int], target: int) -> None:
@@ -218,5 +217,5 @@ def _buffers(layers: int, rows: int, shape: LayerShape, capacity: int) -> tuple[
 def _layerwise(buffer: Tensor, starts: Sequence[int], count: int) -> list[tuple[Tensor, ...]]:
     """Where new tokens go, by layer: one view for all rows where they start at one slot, else one view per row."""
     if min(starts) == max(starts):
-        return [buffer[..., starts[0] : starts[0] + count, :].unbind(0)]
-    return [buffer[:, row, :, start : start + count].unbind(0) for row, start in enumerate(starts)]
+        return [buffer.narrow(3, starts[0], count).unbind(0)]
+    return [buffer.select(1, row).narrow(2, start, count).unbind(0) for row, start in enumerate(starts)]

@@ -70,8 +70,11 @@ def chain_mask(starts: Sequence[int], counts: Sequence[int], *, nodes: int, slot
 
 def additive(mask: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
     """The bool mask as a bias on attention scores: 0 where it is true, else the least finite value of `dtype`."""
-    bias = torch.zeros(mask.shape, dtype=dtype, device=device)
-    return bias.masked_fill_(~mask.to(device), torch.finfo(dtype).min)
+    seen, hidden = (
+        torch.zeros((), dtype=dtype, device=device),
+        torch.full((), torch.finfo(dtype).min, dtype=dtype, device=device),
+    )
+    return torch.where(mask.to(device), seen, hidden)
 
 
 def tree_positions(rows: Sequence[RowNodes], nodes: int) -> list[list[int]]:

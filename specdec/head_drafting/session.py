@@ -18,8 +18,7 @@ from specdec.attention.tree_mask import RowNodes, additive, chain_mask, tree_mas
 from specdec.errors import TargetMismatch
 from specdec.head_drafting.lending import Embed, Readout
 from specdec.head_drafting.sequence import SequenceDraft
-from specdec.heads.eagle import EagleHead
-from specdec.heads.eagle3 import EagleHead3
+from specdec.heads.fused_head import FusedHead
 from specdec.interfaces import DraftSession, DraftStart, Frontier
 from specdec.records import Committed, Distributions, HiddenStates, Proposal, Scored
 
@@ -31,7 +30,7 @@ CHUNK = 512
 class DraftingHead:
     """A head that is ready to draft. target_ids: [drafts] of its columns; None: all of the target's. name: for messages."""
 
-    head: EagleHead | EagleHead3
+    head: FusedHead
     embed: Embed
     readout: Readout
     target_ids: Tensor | None
@@ -72,7 +71,7 @@ class HeadSession(DraftSession):
         self.rows = [SequenceDraft(start.prompt[-1], shifted=drafting.shifted) for start in starts]
         self.cache = self._prefilled(starts)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def expand(self, frontiers: Sequence[Frontier | None]) -> list[Proposal | None]:
         """A forward over the pending pairs if there are any, and one for each level of nodes that it has not fed yet."""
         if any(frontiers) and any(row.tokens for row in self.rows):
@@ -98,7 +97,7 @@ class HeadSession(DraftSession):
         self.rows += other.rows
         self.cache.join(other.cache)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def _prefilled(self, starts: Sequence[DraftStart]) -> KvCache:
         """The prompts' pairs, cached once for samples that share a prompt; the last pair of each waits with its root."""
         firsts = [n for n, start in enumerate(starts) if n == 0 or not _one_prefill(starts[n - 1], start)]
@@ -179,14 +178,13 @@ class HeadSession(DraftSession):
             embedded = drafting.embed(torch.tensor(ids, device=drafting.device)).view(len(tokens), width, -1)
         else:
             embedded = hidden
-        output: Tensor = drafting.head(
+        return drafting.head(
             embedded,
             hidden,
             positions.to(drafting.device),
             mask=additive(mask, drafting.dtype, drafting.device),
             update=partial(cache.update, 0),
         )
-        return output
 
     def _entry(self, features: Sequence[Tensor | None], counts: Sequence[int]) -> Tensor:
         """The target's features as the head's first step takes them, padded: [rows, nodes, hidden]."""

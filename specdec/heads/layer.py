@@ -6,20 +6,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from specdec.grouped_attention import grouped_attention, laid_side_by_side
+from specdec.grouped_attention import grouped_attention
 from specdec.heads.config import HeadConfig
 from specdec.heads.rope import inverse_frequencies, rotate
-from specdec.packing import Linear, joined, pack_linears
 
 CacheUpdate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """Takes the new keys and values [rows, kv heads, nodes, dim], rotated; gives all that may be attended to, in slot order."""
-
-
-JOINED = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
-"""Maps that `lay_out` reads through a joined one."""
-
-FEW_NODES = 32
-"""Up to so many nodes, copies of the mask cost less than copies of keys and values."""
 
 
 class RmsNorm(nn.Module):
@@ -49,37 +41,22 @@ class Attention(nn.Module):
         frequencies = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
         self.register_buffer("frequencies", frequencies, persistent=False)
         self.frequencies: Tensor
-        self._joined: Linear | None = None
-
-    def lay_out(self) -> None:
-        """Make one packed map of the projections of queries, keys and values. For inference."""
-        self._joined = joined(self.q_proj, self.k_proj, self.v_proj)
 
     def forward(self, states: Tensor, positions: Tensor, mask: Tensor | None, update: CacheUpdate | None) -> Tensor:
         """States [rows, nodes, input]; mask additive [rows or 1, 1, nodes, slots], or None: causal among the nodes."""
         rows, nodes, _ = states.shape
-        both, values = self._projected(states)
-        turned = rotate(self._split(both, self.heads + self.kv_heads), positions, self.frequencies)
-        query, keys = turned[:, : self.heads], turned[:, self.heads :]
-        values = self._split(values, self.kv_heads)
+        query, keys = (
+            rotate(self._split(states), positions, self.frequencies) for states in (self.q_proj(states), self.k_proj(states))
+        )
+        values = self._split(self.v_proj(states))
         if update is not None:
             keys, values = update(keys, values)
-        bias = None if mask is None else mask.to(query.dtype)
-        if bias is not None and nodes <= FEW_NODES:
-            bias = laid_side_by_side(bias, self.heads // self.kv_heads)
-        mixed = grouped_attention(query, keys, values, bias)
+        mixed = grouped_attention(query, keys, values, None if mask is None else mask.to(query.dtype))
         output: Tensor = self.o_proj(mixed.transpose(1, 2).reshape(rows, nodes, -1))
         return output
 
-    def _projected(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries and keys end to end, and values."""
-        if self._joined is None:
-            return torch.cat((self.q_proj(states), self.k_proj(states)), dim=-1), self.v_proj(states)
-        joined, turned = self._joined(states), (self.heads + self.kv_heads) * self.head_dim
-        return joined[..., :turned], joined[..., turned:]
-
-    def _split(self, states: Tensor, heads: int) -> Tensor:
-        return states.reshape(*states.shape[:2], heads, self.head_dim).transpose(1, 2)
+    def _split(self, states: Tensor) -> Tensor:
+        return states.view(*states.shape[:2], -1, self.head_dim).transpose(1, 2)
 
 
 class SwiGlu(nn.Module):
@@ -90,24 +67,7 @@ class SwiGlu(nn.Module):
         self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
-        self._joined: Linear | None = None
-
-    def lay_out(self) -> None:
-        """Make one packed map of gate and up. For inference."""
-        self._joined = joined(self.gate_proj, self.up_proj)
 
     def forward(self, states: Tensor) -> Tensor:
-        if self._joined is None:
-            gate, up = self.gate_proj(states), self.up_proj(states)
-        else:
-            gate, up = self._joined(states).chunk(2, dim=-1)
-        output: Tensor = self.down_proj(functional.silu(gate) * up)
+        output: Tensor = self.down_proj(functional.silu(self.gate_proj(states)) * self.up_proj(states))
         return output
-
-
-def lay_out(head: nn.Module) -> None:
-    """Lay a head out for drafting: projections of one input joined, all of them packed. Nothing is trained any more."""
-    for module in head.modules():
-        if isinstance(module, Attention | SwiGlu):
-            module.lay_out()
-    pack_linears(head, besides=JOINED)

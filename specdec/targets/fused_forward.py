@@ -1,9 +1,4 @@
-"""The forward of a LLaMA-like transformers model in a third of the operations, on the model's own weights.
-
-One token through a small model costs more in dispatch than in arithmetic. Here the projections of a layer that read the same
-input are one matrix product, the rotation of queries and keys is one, and heads that share keys are laid side by side as
-further nodes, so that keys and values are never copied.
-"""
+"""The forward of a LLaMA-like transformers model in a third of the operations, on the model's own weights."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from specdec.contracts import Features
-from specdec.grouped_attention import grouped_attention, laid_side_by_side
-from specdec.packing import Linear, joined, linear
+from specdec.fused_layer import FusedAttention, FusedMlp, FusedNorm, fused_attention, fused_mlp, fused_norm, signed
+from specdec.grouped_attention import laid_side_by_side
+from specdec.packing import linear
 from specdec.records import HiddenStates
 from specdec.targets.capability import text_config
 
@@ -28,28 +24,13 @@ MLP_PARTS = {"gate_proj", "up_proj", "down_proj", "act_fn"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Norm:
-    """A root-mean-square norm in float32."""
-
-    weight: Tensor
-    eps: float
-
-    def __call__(self, states: Tensor) -> Tensor:
-        if states.dtype == torch.float32:
-            return functional.rms_norm(states, self.weight.shape, self.weight, self.eps)
-        return self.weight * functional.rms_norm(states.float(), self.weight.shape, None, self.eps).to(states.dtype)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class _Layer:
     """The weights of one decoder layer."""
 
-    before_attention: _Norm
-    queries_keys_values: Linear
-    after_attention: Linear
-    before_mlp: _Norm
-    gate_up: Linear
-    down: Linear
+    before_attention: FusedNorm
+    attention: FusedAttention
+    before_mlp: FusedNorm
+    mlp: FusedMlp
 
 
 class FusedForward:
@@ -60,18 +41,15 @@ class FusedForward:
 
     def __init__(self, model: Any, layers: Sequence[nn.Module], decoder: nn.Module) -> None:
         config = text_config(model.config)
-        first: Any = layers[0]
-        self.head_dim: int = first.self_attn.head_dim
         self.heads: int = config.num_attention_heads
         self.kv_heads: int = config.num_key_value_heads
-        self.scaling: float = first.self_attn.scaling
         self._embed = model.get_input_embeddings()
         self.device: torch.device = self._embed.weight.device
         head: Any = model.get_output_embeddings()
         self._head = linear(head.weight, head.bias)
-        self._layers = [_layer(layer, config.rms_norm_eps) for layer in layers]
+        self._layers = [_layer(layer, config) for layer in layers]
         norm: Any = decoder.norm
-        self._norm = _Norm(norm.weight, config.rms_norm_eps)
+        self._norm = fused_norm(norm.weight, config.rms_norm_eps)
         self._rotary: Any = decoder.rotary_emb
 
     def __call__(
@@ -93,9 +71,10 @@ class FusedForward:
         for index, layer in enumerate(self._layers):
             if index in wanted:
                 inputs[index] = states
-            states = states + self._attention(layer, index, states, cos, sin, bias, cache)
-            gate, up = layer.gate_up(layer.before_mlp(states)).chunk(2, dim=-1)
-            states = states + layer.down(functional.silu(gate) * up)
+            query, keys, values = layer.attention.project(layer.before_attention(states), cos, sin)
+            keys, values = cache.update(keys, values, index)
+            states = states + layer.attention.mix(query, keys, values, bias)
+            states = states + layer.mlp(layer.before_mlp(states))
         inputs[len(self._layers)] = states
         return self._norm(states), torch.stack([inputs[layer] for layer in wanted], 2) if wanted else None
 
@@ -103,23 +82,10 @@ class FusedForward:
         """Logits of post-norm states."""
         return self._head(states)
 
-    def _attention(
-        self, layer: _Layer, index: int, states: Tensor, cos: Tensor, sin: Tensor, bias: Tensor, cache: Any
-    ) -> Tensor:
-        rows, nodes, _ = states.shape
-        joined = layer.queries_keys_values(layer.before_attention(states)).view(rows, nodes, -1, self.head_dim)
-        both, values = joined[:, :, : self.heads + self.kv_heads], joined[:, :, self.heads + self.kv_heads :]
-        turned = torch.addcmul(both * cos, both.roll(self.head_dim // 2, -1), sin)
-        query, keys = turned[:, :, : self.heads].transpose(1, 2), turned[:, :, self.heads :].transpose(1, 2)
-        keys, values = cache.update(keys, values.transpose(1, 2), index)
-        mixed = grouped_attention(query, keys, values, bias, self.scaling)
-        return layer.after_attention(mixed.transpose(1, 2).reshape(rows, nodes, -1))
-
     def _rotations(self, states: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """[rows, nodes, 1, dim] cosines, and sines with the sign that rotating halves gives them."""
         cos, sin = self._rotary(states, positions)
-        half = self.head_dim // 2
-        return cos[:, :, None], torch.cat((-sin[..., :half], sin[..., half:]), dim=-1)[:, :, None]
+        return cos[:, :, None], signed(sin)[:, :, None]
 
 
 def not_fusable_because(model: Any, layers: Sequence[nn.Module], decoder: nn.Module | None) -> str | None:
@@ -153,13 +119,12 @@ def _parts(layer: Any) -> tuple[Any, Any]:
     return layer.self_attn, layer.mlp
 
 
-def _layer(layer: Any, eps: float) -> _Layer:
-    attention, mlp = _parts(layer)
+def _layer(layer: Any, config: Any) -> _Layer:
+    attention, eps = layer.self_attn, config.rms_norm_eps
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     return _Layer(
-        _Norm(layer.input_layernorm.weight, eps),
-        joined(attention.q_proj, attention.k_proj, attention.v_proj),
-        joined(attention.o_proj),
-        _Norm(layer.post_attention_layernorm.weight, eps),
-        joined(mlp.gate_proj, mlp.up_proj),
-        joined(mlp.down_proj),
+        fused_norm(layer.input_layernorm.weight, eps),
+        fused_attention(attention, heads, kv_heads, attention.head_dim, attention.scaling),
+        fused_norm(layer.post_attention_layernorm.weight, eps),
+        fused_mlp(layer.mlp),
     )

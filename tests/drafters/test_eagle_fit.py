@@ -18,6 +18,7 @@ from specdec.head_drafting.lending import embeddings, lent_rows, readout
 from specdec.head_drafting.loading import ready
 from specdec.heads.checkpoint import HeadCheckpoint
 from specdec.heads.export import write_eagle, write_speculators
+from specdec.heads.fused_head import FusedHead
 from specdec.interfaces import BuildTools, DraftStart, Frontier
 from specdec.plugins import Kind
 from specdec.records import HiddenStates
@@ -250,17 +251,19 @@ def test_b70_each_fused_layer_is_the_input_of_that_decoder_layer(target_of):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
-def test_b80_features_enter_the_head_as_the_targets_own_cast_to_its_dtype(target_of, drafter_of, dtype):
+def test_b80_features_enter_the_head_as_the_targets_own_cast_to_its_dtype(target_of, drafter_of, dtype, monkeypatch):
     target = target_of(torch.bfloat16)
     drafter, declared = drafter_of(target, {}, dtype)
-    entered = []
-    handle = drafter._drafting.head.register_forward_pre_hook(
-        lambda _, args, kwargs: entered.append(args[1][0].clone()), with_kwargs=True
-    )
+    entered, called = [], FusedHead.__call__
+
+    def watched(self, embeddings, hidden, *args, **kwargs):
+        entered.append(hidden[0].clone())
+        return called(self, embeddings, hidden, *args, **kwargs)
+
+    monkeypatch.setattr(FusedHead, "__call__", watched)
     hidden = target.prefill([[5, 7, 3]], declared.features).scored[0].hidden
     session = drafter.open([DraftStart((5, 7, 3), 9, hidden)])
     session.expand([Frontier(TreeSketch(9, 3), (0,))])
-    handle.remove()
     assert torch.equal(torch.cat(entered), hidden.last.to(dtype))
     assert hidden.last.dtype == torch.bfloat16
 

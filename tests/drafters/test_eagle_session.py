@@ -13,6 +13,7 @@ from specdec.chance import mix, seeded
 from specdec.errors import TargetMismatch
 from specdec.head_drafting.session import HeadSession
 from specdec.heads.config import Inputs
+from specdec.heads.fused_head import FusedHead
 from specdec.interfaces import Budget, BuildTools, DraftStart, Frontier
 from specdec.records import Committed, HiddenStates
 from specdec.tree import TreeSketch
@@ -28,12 +29,12 @@ def close(first, second):
 
 
 class Twin:
-    """The head without a cache, a tree or a batch: the target is asked anew for all features of a text."""
+    """The head's own modules without a cache, a tree or a batch: the target is asked anew for all features of a text."""
 
     def __init__(self, target, drafter, declared):
         self.target, self.features = target, declared.features
         self.drafting = drafter._drafting
-        self.head, self.inputs = self.drafting.head, self.drafting.head.config.inputs
+        self.head, self.inputs = self.drafting.head.module, self.drafting.head.config.inputs
 
     def hidden(self, text) -> HiddenStates:
         return self.target.prefill([list(text)], self.features).scored[0].hidden
@@ -196,16 +197,20 @@ def test_b44_two_histories_of_one_text_give_the_same_draft(target_of, drafter_of
 class Recorder:
     """(feature, token, position) of everything that the head is fed, by place in the text; predicted features as -1 - place."""
 
-    def __init__(self, life):
+    def __init__(self, life, monkeypatch):
         self.life, self.triples, self.outputs = life, [], []
         self.table = life.twin.target.embed(torch.arange(48))
-        self.handles = [
-            life.twin.head.register_forward_pre_hook(self.before, with_kwargs=True),
-            life.twin.head.register_forward_hook(self.after),
-        ]
+        called = FusedHead.__call__
 
-    def before(self, _, args, kwargs):
-        embeddings, hidden, positions = args
+        def watched(head, embeddings, hidden, positions, **kwargs):
+            self.before(embeddings, hidden, positions)
+            output = called(head, embeddings, hidden, positions, **kwargs)
+            self.outputs += zip(positions[0].tolist(), output[0], strict=True)
+            return output
+
+        monkeypatch.setattr(FusedHead, "__call__", watched)
+
+    def before(self, embeddings, hidden, positions):
         text = [*self.life.texts[0], 0]
         states = self.life.twin.hidden(text)
         if states.last is None and states.layers is None:
@@ -222,22 +227,18 @@ class Recorder:
                 index = next(matches, None)
             self.triples.append((index, token, position))
 
-    def after(self, _, args, output):
-        for position, state in zip(args[2][0].tolist(), output[0], strict=True):
-            self.outputs.append((position, state))
-
     def take(self):
         found, self.triples = self.triples, []
         return found
 
 
 @pytest.mark.parametrize("layers", [(), (1, 2, 3)])
-def test_b77_pairs_in_prefill_first_and_later_drafts_are_those_of_training(target_of, drafter_of, layers):
+def test_b77_pairs_in_prefill_first_and_later_drafts_are_those_of_training(target_of, drafter_of, layers, monkeypatch):
     changes = {"layers": layers, "own_lm_head": bool(layers)}
     target, text = target_of(), [5, 7, 9, 3, 8]
     made = drafter_of(target, changes)
     life = Life(target, made, [text[:2]])
-    recorder = Recorder(life)
+    recorder = Recorder(life, monkeypatch)
     life.texts = [list(text)]
     life.session = made[0].open([DraftStart(tuple(text[:-1]), text[-1], life.twin.hidden(text[:-1]))])
     assert recorder.take() == [(0, 7, 0), (1, 9, 1), (2, 3, 2)]
@@ -250,10 +251,8 @@ def test_b77_pairs_in_prefill_first_and_later_drafts_are_those_of_training(targe
     recorder.outputs = recorder.outputs[:-1]
     life.session.expand([Frontier(tree, (tree.add(one, 32),))])
     assert recorder.take() == [(-1 - 4, 32, 5)]
-    for handle in recorder.handles:
-        handle.remove()
     life.commit([[30, 32, 6]])
-    recorder.__init__(life)
+    recorder.outputs = []
     life.session.expand([Frontier(TreeSketch(6, 7), (0,))])
     assert recorder.take() == [(4, 30, 4), (5, 32, 5), (6, 6, 6)]
 
@@ -277,13 +276,13 @@ SHIFTED, UNSHIFTED = [(0, 7, 0), (1, 9, 1), (2, 3, 2)], [(0, 5, 0), (1, 7, 1), (
     ],
 )
 def test_b77_each_of_the_papers_inputs_is_fed_its_own_pairs_in_prefill_first_and_later_drafts(
-    target_of, drafter_of, inputs, prefill, first, later, again
+    target_of, drafter_of, inputs, prefill, first, later, again, monkeypatch
 ):
     """(feature, token, position), None for what does not enter; negative: the feature that the head predicted at that place."""
     target, text = target_of(), [5, 7, 9, 3, 8]
     made = drafter_of(target, {"inputs": inputs})
     life = Life(target, made, [text[:2]])
-    recorder = Recorder(life)
+    recorder = Recorder(life, monkeypatch)
     life.texts = [list(text)]
     life.session = made[0].open([DraftStart(tuple(text[:-1]), text[-1], life.twin.hidden(text[:-1]))])
 
@@ -300,10 +299,8 @@ def test_b77_each_of_the_papers_inputs_is_fed_its_own_pairs_in_prefill_first_and
     assert seen() == [first]
     life.session.expand([Frontier(tree, (tree.add(tree.add(0, 30), 31),))])
     assert seen() == later
-    for handle in recorder.handles:
-        handle.remove()
     life.commit([[30, 32, 6]])
-    recorder.__init__(life)
+    recorder.outputs = []
     life.session.expand([Frontier(TreeSketch(6, 7), (0,))])
     assert seen() == again
 
