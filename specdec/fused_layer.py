@@ -6,7 +6,7 @@ so that keys and values are never copied.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,6 +34,14 @@ class FusedNorm:
         return functional.layer_norm(both, self.twice.shape, self.twice, None, self.eps).narrow(-1, 0, self.size)
 
 
+class Projected(NamedTuple):
+    """What attention compares and mixes, each [rows, heads, nodes, dim]; keys and values have the fewer heads."""
+
+    query: Tensor
+    keys: Tensor
+    values: Tensor
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class FusedAttention:
     """Grouped-query attention with rotary positions. The cache lies between its two halves."""
@@ -45,8 +53,8 @@ class FusedAttention:
     head_dim: int
     scaling: float
 
-    def project(self, states: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values [rows, heads, nodes, dim] of states [rows, nodes, input]; the first two are rotated.
+    def project(self, states: Tensor, cos: Tensor, sin: Tensor) -> Projected:
+        """Of states [rows, nodes, input]; queries and keys are rotated.
 
         cos, sin: [rows or 1, nodes, 1, dim], the sines signed as in `signed`.
         """
@@ -55,7 +63,7 @@ class FusedAttention:
         both, values = mapped[:, :, : self.heads + self.kv_heads], mapped[:, :, self.heads + self.kv_heads :]
         turned = torch.addcmul(both * cos, both.roll(self.head_dim // 2, -1), sin)
         query, keys = turned[:, :, : self.heads], turned[:, :, self.heads :]
-        return query.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)
+        return Projected(query.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2))
 
     def mix(self, query: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
         """[rows, nodes, hidden] of a query and the keys and values before it; bias as in `grouped_attention`."""

@@ -11,7 +11,7 @@ from specdec.head_drafting.lending import embeddings, readout
 from specdec.head_drafting.session import DraftingHead
 from specdec.heads.checkpoint import HeadCheckpoint, read_head
 from specdec.heads.config import HeadConfig
-from specdec.heads.fused_head import fused_head
+from specdec.heads.fused_head import FusedHead
 from specdec.heads.location import locate_head
 from specdec.heads.published import fuses_layers, read_head_config
 from specdec.interfaces import PartOptions, Target
@@ -66,7 +66,7 @@ def ready(
     """A head of this dtype and device, laid out for drafting, with what it borrows. folder: where it is from."""
     check_fit(checkpoint.config, target)
     return DraftingHead(
-        head=fused_head(checkpoint.head),
+        head=FusedHead(checkpoint.head),
         embed=embeddings(checkpoint, target, dtype, device),
         readout=readout(checkpoint, target, device),
         target_ids=checkpoint.draft_ids,

@@ -6,7 +6,7 @@ import torch
 from specdec.heads.config import HeadConfig, Inputs
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
-from specdec.heads.fused_head import FEW_NODES, fused_head
+from specdec.heads.fused_head import FEW_NODES, FusedHead
 
 SIZES = {
     "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
@@ -32,7 +32,7 @@ def pair(changes, dtype):
     module = module.to(dtype)
     # The rotations' frequencies stay what they are in any dtype.
     module.apply(lambda m: setattr(m, "frequencies", m.frequencies.float()) if hasattr(m, "frequencies") else None)
-    return module, fused_head(module)
+    return module, FusedHead(module)
 
 
 @pytest.mark.parametrize("kind", KINDS)
