@@ -161,8 +161,23 @@ def test_rows_that_stay_keep_their_uncommitted_drafts(kind, make_runtime, prompt
         torch.testing.assert_close(scored.logits, path_logits(runtime, tokens, tree), **EXACT)
 
 
+@pytest.fixture
+def step_as_if_alone(random_tree, path_logits):
+    """Score a tree per row, each as its text alone would, and commit a path; gives the trees."""
+
+    def step(runtime, state, texts):
+        trees = [random_tree(6 + row, len(tokens), seed=row) for row, tokens in enumerate(texts)]
+        for tokens, tree, scored in zip(texts, trees, runtime.score(state, trees), strict=True):
+            torch.testing.assert_close(scored.logits, path_logits(runtime, tokens, tree), **EXACT)
+        runtime.commit(state, [tree.path(3) for tree in trees])
+        state.check_integrity()
+        return trees
+
+    return step
+
+
 @pytest.mark.parametrize("kind", ["llama", "gemma3"])
-def test_rows_that_leave_and_rows_that_are_copied_go_on_as_if_alone(kind, make_runtime, prompt, random_tree, path_logits):
+def test_rows_that_leave_and_rows_that_are_copied_go_on_as_if_alone(kind, make_runtime, prompt, step_as_if_alone, path_logits):
     runtime, _ = make_runtime(kind)
     prompts = [prompt(length, seed=length) for length in (4, 15, 7)]
     state, _ = runtime.prefill(prompts, Features())
@@ -171,30 +186,20 @@ def test_rows_that_leave_and_rows_that_are_copied_go_on_as_if_alone(kind, make_r
     runtime.keep(state, [1])
     assert state.lengths == (7,)
     assert twins.lengths == (15, 15, 7)
-    sources = [prompts[1], prompts[1], prompts[2]]
-    trees = [random_tree(6 + row, len(tokens), seed=row) for row, tokens in enumerate(sources)]
-    for tokens, tree, scored in zip(sources, trees, runtime.score(twins, trees), strict=True):
-        torch.testing.assert_close(scored.logits, path_logits(runtime, tokens, tree), **EXACT)
-    runtime.commit(twins, [tree.path(3) for tree in trees])
+    trees = step_as_if_alone(runtime, twins, [prompts[1], prompts[1], prompts[2]])
     torch.testing.assert_close(runtime.score(state, [trees[2]])[0].logits, path_logits(runtime, prompts[2], trees[2]), **EXACT)
-    twins.check_integrity()
     state.check_integrity()
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma3"])
-def test_rows_that_join_go_on_as_if_alone(kind, make_runtime, prompt, random_tree, path_logits):
+def test_rows_that_join_go_on_as_if_alone(kind, make_runtime, prompt, step_as_if_alone):
     runtime, _ = make_runtime(kind)
     prompts = [prompt(length, seed=length) for length in (4, 15, 90)]
     state, _ = runtime.prefill(prompts[:2], Features())
     runtime.keep(state, [1])
     runtime.join(state, runtime.prefill([prompts[2], prompts[0]], Features())[0])
     assert state.lengths == (15, 90, 4)
-    sources = [prompts[1], prompts[2], prompts[0]]
-    trees = [random_tree(6 + row, len(tokens), seed=row) for row, tokens in enumerate(sources)]
-    for tokens, tree, scored in zip(sources, trees, runtime.score(state, trees), strict=True):
-        torch.testing.assert_close(scored.logits, path_logits(runtime, tokens, tree), **EXACT)
-    runtime.commit(state, [tree.path(3) for tree in trees])
-    state.check_integrity()
+    step_as_if_alone(runtime, state, [prompts[1], prompts[2], prompts[0]])
 
 
 def test_only_another_state_with_the_same_features_joins(make_runtime, prompt):
