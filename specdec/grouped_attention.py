@@ -4,10 +4,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+FEW_NODES = 64
+"""Up to so many nodes, copies of the mask cost less than copies of keys and values."""
+
 
 def laid_side_by_side(bias: Tensor, groups: int) -> Tensor:
-    """The additive mask [rows or 1, 1, nodes, slots] for `groups` heads a key: what makes `grouped_attention` copy no keys."""
-    return bias if groups == 1 else torch.cat((bias,) * groups, dim=2)
+    """The additive mask [rows or 1, 1, nodes, slots] for `groups` heads a key: what makes `grouped_attention` copy no keys.
+
+    Where nodes are many, the mask as it is.
+    """
+    return bias if groups == 1 or bias.shape[2] > FEW_NODES else torch.cat((bias,) * groups, dim=2)
 
 
 def grouped_attention(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, scale: float | None = None) -> Tensor:

@@ -179,20 +179,19 @@ class KvCache:
             raise NumericsError(f"a row has {max(self.lengths)} cached tokens; the cache holds {self.capacity}")
 
     def _reserve(self, slots: int, rows: int = 0) -> None:
-        """Make room for so many slots of each row, and for so many rows. It may be written outside of inference mode."""
+        """Make room for so many slots of each row, and for so many rows."""
         own = len(self.lengths)
         if slots <= self.capacity and all(rows <= group.room[0].shape[1] for group in self._groups):
             return
         if slots > self.capacity:
             wanted = max(slots, 2 * self.capacity)
             self.capacity = -(-wanted // BLOCK) * BLOCK
-        with torch.inference_mode(False):
-            for group in self._groups:
-                old_keys, old_values = group.keys, group.values
-                group.room = _buffers(len(group.layers), max(own, rows), group.shape, self.capacity)
-                group.show(own)
-                group.keys[..., : self._filled, :] = old_keys[..., : self._filled, :]
-                group.values[..., : self._filled, :] = old_values[..., : self._filled, :]
+        for group in self._groups:
+            old_keys, old_values = group.keys, group.values
+            group.room = _buffers(len(group.layers), max(own, rows), group.shape, self.capacity)
+            group.show(own)
+            group.keys[..., : self._filled, :] = old_keys[..., : self._filled, :]
+            group.values[..., : self._filled, :] = old_values[..., : self._filled, :]
         self.bytes_moved += self._slot_bytes * self._filled * len(self.lengths)
 
     def _move(self, row: int, sources: list[int], target: int) -> None:
@@ -206,12 +205,13 @@ class KvCache:
 
 
 def _buffers(layers: int, rows: int, shape: LayerShape, capacity: int) -> tuple[Tensor, Tensor]:
-    """Zeros: what a mask hides must be finite, since 0 * NaN is NaN."""
+    """Zeros: what a mask hides must be finite, since 0 * NaN is NaN. They may be written outside of inference mode, too."""
     size = (layers, rows, shape.heads, capacity)
-    return (
-        torch.zeros((*size, shape.key_dim), dtype=shape.dtype, device=shape.device),
-        torch.zeros((*size, shape.value_dim), dtype=shape.dtype, device=shape.device),
-    )
+    with torch.inference_mode(False):
+        return (
+            torch.zeros((*size, shape.key_dim), dtype=shape.dtype, device=shape.device),
+            torch.zeros((*size, shape.value_dim), dtype=shape.dtype, device=shape.device),
+        )
 
 
 def _layerwise(buffer: Tensor, starts: Sequence[int], count: int) -> list[tuple[Tensor, ...]]:

@@ -15,9 +15,6 @@ from specdec.heads.eagle3 import EagleHead3
 from specdec.heads.layer import CacheUpdate, RmsNorm
 from specdec.packing import Linear, joined
 
-FEW_NODES = 32
-"""Up to so many nodes, copies of the mask cost less than copies of keys and values."""
-
 
 class _Entered(NamedTuple):
     """What the residual is before attention, and what attention reads."""
@@ -73,7 +70,10 @@ class _Eagle3:
 
 
 class FusedHead:
-    """Called as `module` is, which is not trained any more: its weights become views of joined ones. Without gradients."""
+    """`module` for inference; one per module, whose matrices become views of joined ones. Without gradients.
+
+    module: the head's own modules: the plain computation, which is not trained any more.
+    """
 
     def __init__(self, module: EagleHead | EagleHead3) -> None:
         self.module = module
@@ -93,12 +93,15 @@ class FusedHead:
         return self._ends.entry(features)
 
     def __call__(self, embeddings: Tensor, hidden: Tensor, positions: Tensor, *, mask: Tensor, update: CacheUpdate) -> Tensor:
-        """The next hidden state [rows, nodes, hidden]; arguments as the module's. No position lies beyond the mask's slots."""
+        """The next hidden state [rows, nodes, hidden]; arguments as the module's, the mask in the head's dtype.
+
+        No position lies beyond the mask's slots.
+        """
         residual, read = self._ends.enter(embeddings, hidden)
-        cos, sin = self._turns(positions, mask)
+        cos, sin = self._turns(positions, mask.shape[-1])
         query, keys, values = self._attention.project(read, cos, sin)
         keys, values = update(keys, values)
-        bias = laid_side_by_side(mask, self._groups) if hidden.shape[1] <= FEW_NODES else mask
+        bias = laid_side_by_side(mask, self._groups)
         states = residual + self._attention.mix(query, keys, values, bias)
         return states + self._mlp(self._before_mlp(states))
 
@@ -106,13 +109,13 @@ class FusedHead:
         """What the LM head reads."""
         return self._ends.readout(hidden)
 
-    def _turns(self, positions: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def _turns(self, positions: Tensor, slots: int) -> tuple[Tensor, Tensor]:
         """[rows or 1, nodes, 1, dim] cosines and signed sines, looked up in a table of at least as many positions as slots."""
-        slots = mask.shape[-1]
         if len(self._rotations) < slots:
-            places = torch.arange(2 * slots, dtype=torch.float32, device=mask.device)
+            weight = self._attention.queries_keys_values.weight
+            places = torch.arange(2 * slots, dtype=torch.float32, device=weight.device)
             angles = (places[:, None] * self._frequencies).repeat(1, 2)
-            self._rotations = torch.cat((angles.cos(), signed(angles.sin())), dim=-1).to(mask.dtype)
+            self._rotations = torch.cat((angles.cos(), signed(angles.sin())), dim=-1).to(weight.dtype)
         cos, sin = functional.embedding(positions, self._rotations).unsqueeze(2).chunk(2, dim=-1)
         return cos, sin
 

@@ -12,9 +12,9 @@ from torch.nn.functional import pad
 
 from specdec.attention.kv_cache import KvCache
 from specdec.contracts import Features
-from specdec.grouped_attention import laid_side_by_side
+from specdec.grouped_attention import FEW_NODES, laid_side_by_side
 from specdec.records import HiddenStates
-from specdec.targets.fused_forward import FEW_NODES, FusedForward
+from specdec.targets.fused_forward import FusedForward
 
 WIDTHS = (1, 2, 4, 8, 12, 16, 24, 32, 48, FEW_NODES)
 """What the nodes of a forward are padded to; a forward of more runs as it is."""

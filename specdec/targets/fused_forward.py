@@ -15,9 +15,6 @@ from specdec.packing import linear
 from specdec.records import HiddenStates
 from specdec.targets.capability import text_config
 
-FEW_NODES = 64
-"""Up to so many nodes, copies of the mask cost less than copies of keys and values."""
-
 LAYER_PARTS = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
 ATTENTION_PARTS = {"q_proj", "k_proj", "v_proj", "o_proj"}
 MLP_PARTS = {"gate_proj", "up_proj", "down_proj", "act_fn"}
@@ -36,7 +33,7 @@ class _Layer:
 class FusedForward:
     """Runs the decoder layers of `model` on [rows, nodes] ids with explicit positions, mask and cache.
 
-    Its weights are the model's: the modules that were joined become views of the joined tensors, so that nothing is held twice.
+    Its matrices are the model's: modules that were joined become views of the joined tensors. Norms are read when it is built.
     """
 
     def __init__(self, model: Any, layers: Sequence[nn.Module], decoder: nn.Module) -> None:
@@ -56,8 +53,7 @@ class FusedForward:
         self, ids: Tensor, positions: Tensor, mask: Tensor, cache: Any, features: Features
     ) -> tuple[Tensor, HiddenStates]:
         """Post-norm states [rows, nodes, hidden], and the hidden states that were asked for."""
-        few = ids.shape[1] <= FEW_NODES
-        bias = laid_side_by_side(mask, self.heads // self.kv_heads) if few else mask
+        bias = laid_side_by_side(mask, self.heads // self.kv_heads)
         last, layered = self.decode(ids, positions, bias, cache, features.layers)
         return last, HiddenStates(last if features.last else None, layered)
 

@@ -1,5 +1,7 @@
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from specdec.attention.kv_cache import BLOCK, KvCache, LayerShape
 from specdec.errors import NumericsError
@@ -157,6 +159,33 @@ def test_rows_that_join_stand_behind_the_others_where_rows_have_left(longer):
         for row, (origin, place) in enumerate(((twin, 1), (twin, 2), (own, 1), (last, 0))):
             for mine, wanted in zip(cache.contents(layer, row), origin.stacked(layer, place), strict=True):
                 assert torch.equal(mine, wanted)
+
+
+@given(st.lists(st.booleans(), min_size=7, max_size=7), st.sampled_from([0, 2, 2 * BLOCK]))
+def test_each_of_its_acts_may_be_in_inference_mode_or_not(modes, tokens):
+    mode = map(torch.inference_mode, modes)
+    with next(mode):
+        cache, news, twin, own = KvCache(SHAPES, 3), KvCache(SHAPES, 1), Twin(3), Twin(1)
+    for some, naive in ((cache, twin), (news, own)):
+        with next(mode):
+            if tokens:
+                write(some, naive, tokens, seed=tokens)
+        some.commit([range(tokens)] * len(some.lengths))
+        naive.commit([range(tokens)] * len(some.lengths))
+    with next(mode):
+        copies = cache.fork([1, 1, 1])
+    for some in (cache, copies):
+        with next(mode):
+            some.keep([0, 2])
+    with next(mode):
+        copies.join(news)
+    assert copies.lengths == [tokens] * 3
+    write(copies, Twin(3), 1, seed=1)
+    copies.commit([(0,)] * 3)
+    for layer in (0, 1, 3) if tokens else ():
+        for row, (origin, place) in enumerate(((twin, 0), (twin, 2), (own, 0))):
+            for mine, wanted in zip(copies.contents(layer, row), origin.stacked(layer, place), strict=True):
+                assert torch.equal(mine[:, :tokens], wanted)
 
 
 def test_growth_keeps_drafts_that_are_not_committed_yet():

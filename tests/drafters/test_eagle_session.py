@@ -305,6 +305,17 @@ def test_b77_each_of_the_papers_inputs_is_fed_its_own_pairs_in_prefill_first_and
     assert seen() == again
 
 
+def test_rows_of_one_token_leave_and_join_before_the_head_is_asked(target_of, drafter_of, kind):
+    target, made = target_of(), drafter_of(target_of(), kind)
+    life, others = (Life(target, made, [[5, 7], [9, 3]][:count]) for count in (2, 1))
+    life.session.keep([1])
+    life.session.join(others.session)
+    life.texts = [[9, 3], [5, 7]]
+    life.grow([TREE, CHAIN])
+    life.commit([[30, 32], [6]])
+    life.grow([CHAIN, TREE])
+
+
 def test_a_reduced_vocabulary_offers_its_own_tokens_only(target_of, drafter_of):
     life = Life(target_of(), drafter_of(target_of(), {"draft_vocab_size": 20}), [PROMPTS[0]])
     (answer,) = life.expand([Frontier(TreeSketch(9, 2), (0,))])
