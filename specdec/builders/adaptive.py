@@ -33,7 +33,7 @@ class AdaptiveOptions(PartOptions):
     nodes: Annotated[int, Field(ge=1, le=512, description="most drafted nodes, root excluded")] = 32
     cost: Annotated[
         DataFile | None,
-        Field(description="a file of `specdec profile`; unset: the embedded model on two CPU cores with its EAGLE-3 head"),
+        Field(description="a file of `specdec profile`; unset: those of strategy adaptive on two CPU cores"),
     ] = None
     calibration: Annotated[
         DataFile | None,

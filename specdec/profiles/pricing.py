@@ -9,7 +9,7 @@ MEASURED = Path(__file__).parent
 
 
 def shipped_costs() -> CostModel:
-    """The costs of the embedded model with its EAGLE-3 head on two CPU cores, in bfloat16."""
+    """The costs of the embedded model with its EAGLE-3 head and the suffix automaton on two CPU cores, in bfloat16."""
     return read_costs(MEASURED / "builtin-costs.yaml")
 
 
