@@ -70,10 +70,8 @@ def chain_mask(starts: Sequence[int], counts: Sequence[int], *, nodes: int, slot
 
 def additive(mask: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
     """The bool mask as a bias on attention scores: 0 where it is true, else the least finite value of `dtype`."""
-    seen, hidden = (
-        torch.zeros((), dtype=dtype, device=device),
-        torch.full((), torch.finfo(dtype).min, dtype=dtype, device=device),
-    )
+    seen = torch.zeros((), dtype=dtype, device=device)
+    hidden = torch.full_like(seen, torch.finfo(dtype).min)
     return torch.where(mask.to(device), seen, hidden)
 
 

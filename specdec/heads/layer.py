@@ -45,9 +45,9 @@ class Attention(nn.Module):
     def forward(self, states: Tensor, positions: Tensor, mask: Tensor | None, update: CacheUpdate | None) -> Tensor:
         """States [rows, nodes, input]; mask additive [rows or 1, 1, nodes, slots], or None: causal among the nodes."""
         rows, nodes, _ = states.shape
-        query, keys = (
-            rotate(self._split(states), positions, self.frequencies) for states in (self.q_proj(states), self.k_proj(states))
-        )
+        both = self._split(torch.cat((self.q_proj(states), self.k_proj(states)), dim=-1))
+        turned = rotate(both, positions, self.frequencies)
+        query, keys = turned[:, : self.heads], turned[:, self.heads :]
         values = self._split(self.v_proj(states))
         if update is not None:
             keys, values = update(keys, values)

@@ -93,7 +93,8 @@ def not_fusable_because(model: Any, layers: Sequence[nn.Module], decoder: nn.Mod
     for layer in layers:
         if set(dict(layer.named_children())) != LAYER_PARTS:
             return f"its layers are of {', '.join(sorted(dict(layer.named_children())))}"
-        attention, mlp = _parts(layer)
+        attention: Any = layer.self_attn
+        mlp: Any = layer.mlp
         if set(dict(attention.named_children())) != ATTENTION_PARTS or set(dict(mlp.named_children())) != MLP_PARTS:
             return "its attention or its MLP has other parts"
         linear = [getattr(attention, name) for name in ATTENTION_PARTS] + [
@@ -108,11 +109,6 @@ def not_fusable_because(model: Any, layers: Sequence[nn.Module], decoder: nn.Mod
 
 def _probe(module: nn.Linear) -> Tensor:
     return torch.linspace(-3, 3, 64, dtype=module.weight.dtype, device=module.weight.device)
-
-
-def _parts(layer: Any) -> tuple[Any, Any]:
-    """Attention and MLP."""
-    return layer.self_attn, layer.mlp
 
 
 def _layer(layer: Any, config: Any) -> _Layer:
