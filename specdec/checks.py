@@ -6,13 +6,13 @@ from typing import Any
 
 from specdec.contracts import NamedDeclaration, TargetDeclaration
 from specdec.errors import IncompatibleParts, PluginError, SpecdecError, SpecError
+from specdec.files.yaml_document import KeyPath, Origin, Problem
 from specdec.fit import Fit, declaration_fault, fit
 from specdec.guarding import PartGuard
 from specdec.interfaces import BuildTools, Target
 from specdec.plans import Chosen, Plan, Workshop, with_parts
 from specdec.plugins import BASES, Kind
 from specdec.spec import Reading, StrategySpec, read_spec, validated
-from specdec.yaml_lines import KeyPath, Origin, Problem
 
 __all__ = ["Chosen", "Plan", "Workshop", "built", "check", "declaration_of", "read"]
 

@@ -5,11 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from specdec.checks import Chosen, Plan, Workshop, built, check, read
+from specdec.checks import built, check, read
 from specdec.contracts import DrafterDeclaration
-from specdec.decoder import Declared, Decoder
+from specdec.decoder import Decoder
+from specdec.growth import Declared
 from specdec.interfaces import BuildTools, Drafter, Target
 from specdec.library import library
+from specdec.plans import Chosen, Plan, Workshop
 from specdec.plugins import Kind, Registry, load_registry
 
 __all__ = ["Chosen", "Plan", "Workshop", "build", "check", "load", "planned", "read", "target_override", "workshop"]

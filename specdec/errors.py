@@ -1,4 +1,7 @@
-"""Everything that specdec raises on purpose."""
+"""Everything that specdec raises on purpose, and help for a mistyped name."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 
 class SpecdecError(Exception):
@@ -35,3 +38,12 @@ class SpecdecWarning(UserWarning):
 
 class PluginError(SpecdecError):
     """A plug-in that broke its contract, with its package and the rule."""
+
+
+def did_you_mean(name: str, known: Iterable[str], *, listing: str = "known") -> str:
+    """'; did you mean ...' for the nearest of `known`, else '; LISTING: ...' with all of them."""
+    names = sorted(known)
+    near = get_close_matches(name, names, n=1, cutoff=0.6)
+    if near:
+        return f"; did you mean '{near[0]}'?"
+    return f"; {listing}: {', '.join(names) or 'none'}"

@@ -9,9 +9,9 @@ from specdec.chance import DraftChance
 from specdec.contracts import BuilderDeclaration, DrafterDeclaration, Draw, VerifierDeclaration
 from specdec.distributions import draft_probs
 from specdec.errors import NumericsError, PluginError
-from specdec.exchange import Memory
+from specdec.exchange import Budget, Frontier, Memory
 from specdec.guarding import PartGuard
-from specdec.interfaces import Budget, Drafter, DraftSession, Frontier, Target, TreeBuilder
+from specdec.interfaces import Drafter, DraftSession, Target, TreeBuilder
 from specdec.proposals import ProposalCheck
 from specdec.records import Answer, Candidates, DraftProbs
 from specdec.requests import Row

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specdec.errors import SpecError
-from specdec.yaml_lines import Document, KeyPath, Origin, Problem, read_value
-from specdec.yaml_text import MAX_DEPTH, MAX_DIGITS
+from specdec.files.yaml_document import MAX_DEPTH, MAX_DIGITS, Document, KeyPath, Origin, Problem, read_value
 
 NOT_INHERITED = ("name", "description", "extends")
 

@@ -4,9 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from specdec.errors import PluginError, SpecError, UnknownPart
-from specdec.names import did_you_mean
-from specdec.paths import expanded, is_file
+from specdec.errors import PluginError, SpecError, UnknownPart, did_you_mean
+from specdec.files.paths import expanded, is_file
 
 SUFFIXES = (".yaml", ".yml")
 

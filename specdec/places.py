@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from specdec.contracts import Features
 from specdec.errors import PluginError
-from specdec.exchange import Memory
+from specdec.exchange import DraftStart, Memory
 from specdec.guarding import PartGuard
-from specdec.interfaces import Drafter, DraftSession, DraftStart, Target, TargetState
+from specdec.interfaces import Drafter, DraftSession, Target, TargetState
 from specdec.requests import Row
 from specdec.watching import Watch
 

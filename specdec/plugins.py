@@ -16,9 +16,8 @@ from typing import Any, Final
 import pluggy
 
 from specdec import builtin_plugin, hookspecs
-from specdec.errors import PluginError, UnknownPart
+from specdec.errors import PluginError, UnknownPart, did_you_mean
 from specdec.interfaces import Drafter, PartOptions, Target, TreeBuilder, Verifier
-from specdec.names import did_you_mean
 from specdec.records import StepRecord
 
 DISABLE: Final = "SPECDEC_DISABLE_PLUGINS"

@@ -6,7 +6,7 @@ from typing import Any
 
 from specdec.distributions import Sampling
 from specdec.errors import SpecError
-from specdec.explain import faults
+from specdec.files.validation import faults
 from specdec.prompts import check_text
 
 SEEDS = 2**63

@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from specdec.distributions import Sampling
 from specdec.errors import SpecdecError
-from specdec.explain import faults
+from specdec.files.validation import faults
+from specdec.files.yaml_document import Document, KeyPath, Origin, Problem, from_mapping, read_file
 from specdec.layering import at_key, layered, override_documents, wholes_first
-from specdec.yaml_lines import Document, KeyPath, Origin, Problem, from_mapping, read_file
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 

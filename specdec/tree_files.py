@@ -12,10 +12,10 @@ import yaml
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from specdec.errors import SpecdecError, SpecError
+from specdec.files.paths import is_file
+from specdec.files.yaml_document import compose
 from specdec.interfaces import PartOptions
-from specdec.paths import is_file
 from specdec.tree_shapes import MAX_NODES, RankPath, TreeShape, check_path
-from specdec.yaml_text import compose
 
 
 def _find(name: str, info: ValidationInfo) -> str:

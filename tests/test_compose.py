@@ -7,11 +7,13 @@ from textwrap import dedent
 import pytest
 
 import specdec
-from specdec.compose import Workshop, build, check, read, workshop
+from specdec.checks import check, read
+from specdec.compose import build, workshop
 from specdec.contracts import BuilderDeclaration, Draw, Gives, Guarantee, Shape, TargetDeclaration
 from specdec.errors import IncompatibleParts, PluginError, SpecdecError, SpecError, UnknownPart
 from specdec.interfaces import PartOptions, TreeBuilder
 from specdec.library import library
+from specdec.plans import Workshop
 from specdec.plugins import Kind, Registered, load_registry
 
 TARGET = {"use": "tabular", "vocab": 3, "random": {"order": 1, "sharpness": 4.0}}

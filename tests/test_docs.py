@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from specdec.checks import check, read
 from specdec.cli import app
-from specdec.compose import check, read, workshop
+from specdec.compose import workshop
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "strategies" / "README.md", ROOT / "CONTRIBUTING.md"]

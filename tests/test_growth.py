@@ -9,7 +9,8 @@ from specdec.contracts import BuilderDeclaration, DrafterDeclaration, Draw, Give
 from specdec.distributions import Sampling
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.errors import PluginError, SpecdecError
-from specdec.interfaces import Drafter, DraftSession, Frontier, PartOptions, TreeBuilder
+from specdec.exchange import Frontier
+from specdec.interfaces import Drafter, DraftSession, PartOptions, TreeBuilder
 from specdec.records import Candidates, Distributions, DraftProbs, Verdict
 from specdec.requests import Request
 from specdec.tree import TreeSketch

@@ -7,12 +7,14 @@ import pluggy
 import pytest
 
 from specdec import builtin_plugin, hookspecs
-from specdec.compose import Workshop, build, check, read
+from specdec.checks import check, read
+from specdec.compose import build
 from specdec.drafters.none import NoDrafter
 from specdec.errors import PluginError, UnknownPart
 from specdec.hookspecs import hookimpl
 from specdec.interfaces import PartOptions, Verifier
 from specdec.library import library
+from specdec.plans import Workshop
 from specdec.plugins import Kind, Registry, load_registry, registry_of
 from specdec.verifiers.match import Match
 

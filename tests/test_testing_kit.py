@@ -21,7 +21,8 @@ from specdec.contracts import (
     VerifierDeclaration,
 )
 from specdec.drafters.tabular import Tabular as TabularDrafter
-from specdec.interfaces import Drafter, DraftSession, Frontier, PartOptions, TreeBuilder, Verifier
+from specdec.exchange import Frontier
+from specdec.interfaces import Drafter, DraftSession, PartOptions, TreeBuilder, Verifier
 from specdec.plugins import Kind, load_registry
 from specdec.records import Candidates, Distributions, Verdict
 from specdec.targets.tabular import Tabular as TabularTarget

@@ -7,22 +7,14 @@ from typing import Any
 
 from specdec.bench.contender import Contender, Task, Timed, run_task
 from specdec.bench.measurements import PLAIN
-from specdec.bench.peers import (
-    ASSISTED,
-    GENERATE,
-    LOOKUP,
-    Peer,
-    peer_contender,
-    peer_of,
-    reference_model,
-    runs_on_transformers,
-)
-from specdec.checks import Chosen, Plan, Workshop, built, check, read
+from specdec.bench.peers import ASSISTED, GENERATE, LOOKUP, Peer, peer_contender, peer_of, reference_model, runs_on_transformers
+from specdec.checks import built, check, read
 from specdec.compose import build, target_override
 from specdec.decoder import Decoder
 from specdec.distributions import Sampling
 from specdec.errors import SpecError
 from specdec.interfaces import BuildTools, Target
+from specdec.plans import Chosen, Plan, Workshop
 from specdec.plugins import Kind
 
 PLAIN_PARTS = {"drafter": {"use": "none"}, "tree": {"use": "chain"}, "verifier": {"use": "match"}}

@@ -10,8 +10,8 @@ import torch
 
 from specdec.bench.contender import Contender, Outcome, Task, Timed, synchroniser
 from specdec.bench.measurements import Counts
-from specdec.checks import Chosen
 from specdec.errors import SpecError
+from specdec.plans import Chosen
 from specdec.targets.builtin import BuiltinOptions
 from specdec.targets.gguf_cache import unpacked_folder
 from specdec.targets.huggingface import HuggingFaceOptions

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specdec.errors import SpecError
-from specdec.names import did_you_mean
+from specdec.errors import SpecError, did_you_mean
 from specdec.prompts import ROLES
 
 KEYS = ("turns", "messages", "prompt", "question")

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from specdec.bench.measurements import Header, Measurement, Results
 from specdec.errors import SpecError
-from specdec.record_lines import checked, parsed, whole_lines
+from specdec.files.jsonl import checked, parsed, whole_lines
 
 FORMAT = 1
 

@@ -15,7 +15,7 @@ from specdec.bench.prompts import Question
 from specdec.bench.results import ResultsFile
 from specdec.bench.settings import BenchSettings
 from specdec.errors import SpecdecError, SpecdecWarning, SpecError
-from specdec.interfaces import TargetFacts
+from specdec.exchange import TargetFacts
 from specdec.noise import request_key
 
 WARMUP_TOKENS = 16

@@ -13,8 +13,9 @@ from specdec.builder_memory import Costs, Learned, Looks
 from specdec.chance import DraftChance
 from specdec.contracts import BuilderDeclaration, Draw, Gives, Shape
 from specdec.errors import SpecdecError
-from specdec.file_options import DataFile
-from specdec.interfaces import Budget, BuildTools, Frontier, PartOptions, TreeBuilder
+from specdec.exchange import Budget, Frontier
+from specdec.files.paths import DataFile
+from specdec.interfaces import BuildTools, PartOptions, TreeBuilder
 from specdec.profiles.acceptance import AcceptanceProfile, read_acceptance
 from specdec.profiles.costs import CostModel, read_costs
 from specdec.profiles.pricing import Prices, shipped_costs

@@ -6,7 +6,8 @@ from typing import ClassVar
 from specdec.chance import DraftChance
 from specdec.contracts import BuilderDeclaration, Draw, Gives
 from specdec.errors import SpecdecError
-from specdec.interfaces import Budget, BuildTools, Frontier, PartOptions, TreeBuilder
+from specdec.exchange import Budget, Frontier
+from specdec.interfaces import BuildTools, PartOptions, TreeBuilder
 from specdec.records import Answer, DraftProbs
 from specdec.shape_growth import grow_shape, shape_declaration
 from specdec.tree import DraftTree, TreeSketch

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specdec.compose import Workshop, build, check, read
+from specdec.checks import check, read
+from specdec.compose import build
 from specdec.contracts import Features
 from specdec.decoder import Decoder
+from specdec.plans import Workshop
 from specdec.records import Generation
 
 

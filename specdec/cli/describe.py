@@ -8,12 +8,13 @@ import typer
 import yaml
 
 from specdec.cli.terminal import Json, Settings, Strategy, TargetModel, fail, guarded, print_json, print_table
-from specdec.compose import Workshop, planned, workshop
+from specdec.compose import planned, workshop
 from specdec.errors import SpecdecError
+from specdec.files.yaml_document import read_file
+from specdec.plans import Workshop
 from specdec.plugins import Kind
 from specdec.schema import spec_schema
 from specdec.tree_files import read_tree
-from specdec.yaml_lines import read_file
 
 
 class Listed(StrEnum):

@@ -8,12 +8,12 @@ import typer
 
 from specdec.cli.output_files import keep_inputs
 from specdec.cli.terminal import Json, fail, guarded, print_json, print_table
+from specdec.files.atomic import write_whole
 from specdec.profiles.acceptance import AcceptanceProfile, read_acceptance
 from specdec.profiles.costs import CostModel, read_costs
 from specdec.search.hardware import Bounds, Candidate, Found, Method, search_tree
 from specdec.search.values import expansions
 from specdec.tree_files import Prediction, TreeFile, format_tree
-from specdec.yaml_models import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,9 +5,10 @@ from typing import Annotated, Any
 
 import typer
 
+from specdec.checks import check, read
 from specdec.cli.search import AcceptanceFile, CostFile
 from specdec.cli.terminal import Json, Settings, fail, guarded, print_json, print_table
-from specdec.compose import check, read, workshop
+from specdec.compose import workshop
 from specdec.errors import SpecError
 from specdec.profiles.acceptance import AcceptanceProfile, read_acceptance
 from specdec.profiles.costs import CostModel, read_costs

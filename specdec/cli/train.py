@@ -83,7 +83,7 @@ def answer(
 ) -> None:
     """Prints progress after each batch."""
     from specdec.distributions import Sampling
-    from specdec.explain import faults
+    from specdec.files.validation import faults
     from specdec.training.conversations import read_messages
     from specdec.training.distill import DistillPlan, distill, questions_of
 

@@ -16,10 +16,11 @@ from rich.progress import Progress as Bar
 from specdec.cli import verify_options as options
 from specdec.cli.terminal import Json, Settings, fail, guarded, print_json, print_table
 from specdec.cli.verify_options import Chosen
-from specdec.compose import Plan, Workshop, planned, workshop
+from specdec.compose import planned, workshop
 from specdec.errors import SpecdecError, SpecError
 from specdec.losslessness.levels import SECONDS, Level, LevelResult, Progress, exit_code
 from specdec.losslessness.report_files import report_data, report_folder, write_report
+from specdec.plans import Plan, Workshop
 from specdec.plugins import Kind
 
 if TYPE_CHECKING:

@@ -7,9 +7,10 @@ from pydantic import Field
 
 from specdec.contracts import DrafterDeclaration, Features, Gives
 from specdec.errors import CheckpointError
+from specdec.exchange import DraftStart
 from specdec.head_drafting.loading import HeadOptions, declared_config, load_head, made_for
 from specdec.head_drafting.session import DraftingHead, HeadSession
-from specdec.interfaces import BuildTools, Drafter, DraftStart, PartOptions
+from specdec.interfaces import BuildTools, Drafter, PartOptions
 
 
 class Eagle3Options(HeadOptions):

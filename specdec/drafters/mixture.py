@@ -9,7 +9,8 @@ from pydantic import Field
 from specdec.calibration import Calibration
 from specdec.contracts import DrafterDeclaration, Features, Gives
 from specdec.errors import TargetMismatch
-from specdec.interfaces import BuildTools, Drafter, DraftSession, DraftStart, Frontier, PartOptions
+from specdec.exchange import DraftStart, Frontier
+from specdec.interfaces import BuildTools, Drafter, DraftSession, PartOptions
 from specdec.records import Candidates, Committed, HiddenStates, Proposal, Ranked, Scored, top_of_each, united
 from specdec.tree import TreeSketch
 

@@ -10,17 +10,8 @@ from torch import Tensor
 from specdec.contracts import DrafterDeclaration, Draw, Features, Gives
 from specdec.drafting_vocabulary import check_vocabularies
 from specdec.errors import TargetMismatch
-from specdec.interfaces import (
-    BuildTools,
-    Drafter,
-    DraftSession,
-    DraftStart,
-    Frontier,
-    PartOptions,
-    Target,
-    TargetFacts,
-    TargetState,
-)
+from specdec.exchange import DraftStart, Frontier, TargetFacts
+from specdec.interfaces import BuildTools, Drafter, DraftSession, PartOptions, Target, TargetState
 from specdec.records import Committed, Distributions, Proposal, Scored
 from specdec.tree import DraftTree, TreeSketch
 

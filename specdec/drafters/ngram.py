@@ -8,7 +8,8 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, model_validator
 
 from specdec.contracts import DrafterDeclaration, Gives
-from specdec.interfaces import BuildTools, Drafter, DraftSession, DraftStart, Frontier, PartOptions
+from specdec.exchange import DraftStart, Frontier
+from specdec.interfaces import BuildTools, Drafter, DraftSession, PartOptions
 from specdec.records import Candidates, Committed, Proposal, Scored
 from specdec.tree import TreeSketch
 

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import ClassVar, Self
 
 from specdec.contracts import DrafterDeclaration, Gives
-from specdec.interfaces import BuildTools, Drafter, DraftSession, DraftStart, Frontier, PartOptions
+from specdec.exchange import DraftStart, Frontier
+from specdec.interfaces import BuildTools, Drafter, DraftSession, PartOptions
 from specdec.records import Candidates, Committed, Proposal, Scored
 
 

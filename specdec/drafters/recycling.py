@@ -7,8 +7,9 @@ from pydantic import Field
 
 from specdec.contracts import DrafterDeclaration, Gives
 from specdec.drafting_vocabulary import check_fingerprint
-from specdec.file_options import DataFile
-from specdec.interfaces import BuildTools, Drafter, DraftSession, DraftStart, PartOptions
+from specdec.exchange import DraftStart
+from specdec.files.paths import DataFile
+from specdec.interfaces import BuildTools, Drafter, DraftSession, PartOptions
 from specdec.lookup.predictions import Guess, Predictions
 from specdec.lookup.session import LookupSession
 from specdec.lookup.successors import SuccessorTables, likeliest, read_successors

@@ -9,8 +9,9 @@ from pydantic import Field
 
 from specdec.contracts import DrafterDeclaration, Gives
 from specdec.drafting_vocabulary import check_fingerprint
-from specdec.file_options import DataFile
-from specdec.interfaces import BuildTools, Drafter, DraftSession, DraftStart, PartOptions
+from specdec.exchange import DraftStart
+from specdec.files.paths import DataFile
+from specdec.interfaces import BuildTools, Drafter, DraftSession, PartOptions
 from specdec.lookup.datastore import Datastore, read_datastore
 from specdec.lookup.predictions import Guess, Predictions
 from specdec.lookup.session import LookupSession

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from specdec.contracts import DrafterDeclaration, Features, Gives
 from specdec.errors import TargetMismatch
-from specdec.interfaces import BuildTools, Drafter, DraftSession, DraftStart, Frontier, Target
+from specdec.exchange import DraftStart, Frontier
+from specdec.interfaces import BuildTools, Drafter, DraftSession, Target
 from specdec.records import Committed, Distributions, Proposal, Scored
 from specdec.tables import ProbabilityTable, TableOptions
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from specdec.attention.tree_mask import RowNodes
-from specdec.interfaces import Frontier
+from specdec.exchange import Frontier
 from specdec.tree import TreeSketch
 
 

@@ -16,10 +16,11 @@ from specdec.attention.kv_cache import KvCache, LayerShape
 from specdec.attention.prompt_batches import prompt_batches
 from specdec.attention.tree_mask import RowNodes, additive, chain_mask, tree_mask, tree_positions
 from specdec.errors import TargetMismatch
+from specdec.exchange import DraftStart, Frontier
 from specdec.head_drafting.lending import Embed, Readout
 from specdec.head_drafting.sequence import SequenceDraft
 from specdec.heads.fused_head import FusedHead
-from specdec.interfaces import DraftSession, DraftStart, Frontier
+from specdec.interfaces import DraftSession
 from specdec.records import Committed, Distributions, HiddenStates, Proposal, Scored
 
 CHUNK = 512

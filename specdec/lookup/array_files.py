@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from specdec.errors import SpecError
-from specdec.yaml_models import write_whole
+from specdec.files.atomic import write_whole
 
 Array = NDArray[Any]
 

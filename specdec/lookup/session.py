@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol, Self
 
-from specdec.interfaces import DraftSession, Frontier
+from specdec.exchange import Frontier
+from specdec.interfaces import DraftSession
 from specdec.lookup.predictions import Guess, Predictions
 from specdec.records import Committed, Proposal, Scored
 from specdec.tree import TreeSketch

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from specdec.checks import Plan, Workshop, check, read
+from specdec.checks import check, read
 from specdec.compose import build
 from specdec.contracts import Draw, Guarantee
 from specdec.decoder import Decoder
@@ -14,6 +14,7 @@ from specdec.losslessness.ledger import greedy
 from specdec.losslessness.levels import Level, LevelResult, Outcome, Progress
 from specdec.losslessness.real_prompts import prompts_for, room
 from specdec.noise import mix
+from specdec.plans import Plan, Workshop
 from specdec.plugins import Kind
 from specdec.records import Generation
 

@@ -2,7 +2,6 @@
 
 import time
 
-from specdec.checks import Plan, Workshop
 from specdec.compose import build
 from specdec.losslessness.callable_law import judge_law
 from specdec.losslessness.callable_ties import judge_ties
@@ -11,6 +10,7 @@ from specdec.losslessness.levels import LevelResult, Progress
 from specdec.losslessness.reference import reference_for
 from specdec.losslessness.replanning import replanned
 from specdec.losslessness.trial import Trial
+from specdec.plans import Plan, Workshop
 
 
 def prove_callable(

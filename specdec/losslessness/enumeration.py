@@ -13,8 +13,9 @@ from specdec.chance import Coins
 from specdec.contracts import Features
 from specdec.decoder import Decoder
 from specdec.distributions import Sampling
+from specdec.exchange import DraftStart
 from specdec.growth import Grower
-from specdec.interfaces import DraftStart, Target
+from specdec.interfaces import Target
 from specdec.losslessness.coins import Probe, law_of
 from specdec.losslessness.exact import Emission, ExactProof, NextLaw, prove
 from specdec.losslessness.guards import blamed, check_verdict

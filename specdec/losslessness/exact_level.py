@@ -4,11 +4,11 @@ import math
 import time
 from collections.abc import Iterator
 
-from specdec.checks import Plan, Workshop
 from specdec.contracts import Guarantee
 from specdec.losslessness.levels import Level, LevelResult, Outcome, Progress
 from specdec.losslessness.report import StrategyProof
 from specdec.losslessness.strategies import prove_strategy
+from specdec.plans import Plan, Workshop
 from specdec.plugins import Kind
 
 

@@ -9,7 +9,8 @@ from specdec.chance import DraftChance
 from specdec.contracts import BuilderDeclaration
 from specdec.decoder import Decoder
 from specdec.errors import PluginError, SpecdecError
-from specdec.interfaces import Budget, BuildTools, Frontier, PartOptions, TreeBuilder
+from specdec.exchange import Budget, Frontier
+from specdec.interfaces import BuildTools, PartOptions, TreeBuilder
 from specdec.losslessness.coins import NotAFunctionOfItsCoins, OutOfTime
 from specdec.records import Answer, Verdict
 from specdec.tree import DraftTree

@@ -7,16 +7,17 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from specdec.checks import Plan
 from specdec.decoder import Decoder
 from specdec.distributions import Sampling, cut
-from specdec.interfaces import DraftSession, DraftStart, Frontier
+from specdec.exchange import DraftStart, Frontier
+from specdec.interfaces import DraftSession
 from specdec.losslessness.long_runs import RealRow
 from specdec.losslessness.overhearing import Context, Notes
 from specdec.losslessness.reference import Reference
 from specdec.losslessness.row_runs import row_sampling, table_decoder
 from specdec.losslessness.statistics import ChiSquare, Floats, chi_square
 from specdec.noise import mix
+from specdec.plans import Plan
 from specdec.tree import TreeSketch
 
 WIDTH = 4

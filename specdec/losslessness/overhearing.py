@@ -10,7 +10,8 @@ from torch import Tensor
 from specdec.contracts import DrafterDeclaration
 from specdec.decoder import Decoder
 from specdec.distributions import Cuts, draft_probs
-from specdec.interfaces import BuildTools, Drafter, DraftSession, DraftStart, Frontier, PartOptions
+from specdec.exchange import DraftStart, Frontier
+from specdec.interfaces import BuildTools, Drafter, DraftSession, PartOptions
 from specdec.records import Candidates, Committed, Distributions, HiddenStates, Proposal, Scored
 
 Context = tuple[int, ...]

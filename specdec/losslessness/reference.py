@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdec.checks import Plan
 from specdec.contracts import Features
 from specdec.interfaces import Target
+from specdec.plans import Plan
 from specdec.plugins import Kind
 
 Text = tuple[Sequence[int], int]

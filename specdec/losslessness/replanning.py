@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from specdec.checks import Plan, Workshop, check, read
+from specdec.checks import check, read
+from specdec.plans import Plan, Workshop
 from specdec.plugins import Kind
 
 

@@ -3,7 +3,6 @@
 import time
 from dataclasses import dataclass, field
 
-from specdec.checks import Plan, Workshop
 from specdec.compose import build
 from specdec.decoder import Decoder
 from specdec.errors import NumericsError
@@ -25,6 +24,7 @@ from specdec.losslessness.tree_checks import (
     width_noise,
 )
 from specdec.noise import mix
+from specdec.plans import Plan, Workshop
 from specdec.plugins import Kind
 from specdec.warp import Warp
 

@@ -3,7 +3,6 @@
 import time
 from dataclasses import dataclass, field, replace
 
-from specdec.checks import Plan, Workshop
 from specdec.compose import build
 from specdec.contracts import Gives, Guarantee
 from specdec.losslessness.evidence import Evidence
@@ -17,6 +16,7 @@ from specdec.losslessness.replanning import replanned
 from specdec.losslessness.row_runs import RowRuns
 from specdec.losslessness.sampled_report import judged
 from specdec.losslessness.statistics import FALSE_ALARM
+from specdec.plans import Plan, Workshop
 from specdec.plugins import Kind
 
 LEAST_PREFIXES = 200

@@ -4,7 +4,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from specdec.compose import Plan, Workshop, build, check, read
+from specdec.checks import check, read
+from specdec.compose import build
 from specdec.contracts import Gives, Guarantee
 from specdec.decoder import Decoder
 from specdec.distributions import Cuts, Sampling
@@ -17,6 +18,7 @@ from specdec.losslessness.pathwise import NotTheTargetsDraws
 from specdec.losslessness.proof_plan import RUN_PROMPT, RUN_TOKENS, Group, fitted, groups_for
 from specdec.losslessness.report import Instance, StrategyProof
 from specdec.losslessness.stand_ins import StandIn, stand_in
+from specdec.plans import Plan, Workshop
 from specdec.plugins import Kind
 
 SECONDS = 20.0

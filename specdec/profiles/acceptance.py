@@ -17,9 +17,9 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from specdec.errors import SpecError
+from specdec.files.model_file import read_model, write_model
 from specdec.profiles.monotone import Curve, rising
 from specdec.tree_shapes import RankPath, TreeShape
-from specdec.yaml_models import read_model, write_model
 
 KIND = "acceptance"
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"

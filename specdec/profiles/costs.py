@@ -11,8 +11,8 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from specdec.errors import SpecError
+from specdec.files.model_file import read_model, write_model
 from specdec.profiles.monotone import Curve, rising
-from specdec.yaml_models import read_model, write_model
 
 KIND = "cost"
 

@@ -8,8 +8,9 @@ from specdec.bench.dialogue import Prompter
 from specdec.bench.prompts import Question
 from specdec.compose import load
 from specdec.contracts import BuilderDeclaration, DrafterDeclaration, Draw
-from specdec.decoder import Declared, Decoder
+from specdec.decoder import Decoder
 from specdec.errors import SpecError
+from specdec.growth import Declared
 from specdec.interfaces import TextCodec, TreeBuilder
 from specdec.noise import request_key
 from specdec.profiles.acceptance import DIGITS, AcceptanceProfile, counts, encoded

@@ -6,10 +6,12 @@ from statistics import median, quantiles
 from typing import Any
 
 from specdec.compose import load
-from specdec.decoder import Declared, Decoder, Run
+from specdec.decoder import Decoder
 from specdec.drafters.ngram import NgramDrafter, NgramOptions
 from specdec.errors import SpecError
+from specdec.growth import Declared
 from specdec.noise import mix
+from specdec.places import Run
 from specdec.profiles.costs import CostModel, DrafterCost
 from specdec.records import StepRecord
 from specdec.requests import Request

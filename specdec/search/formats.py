@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from specdec.errors import SpecError
+from specdec.files.atomic import write_whole
 from specdec.tree_files import TreeFile, format_tree, read_choices, read_tree
 from specdec.tree_shapes import MAX_NODES, RankPath, TreeShape
-from specdec.yaml_models import write_whole
 
 
 class TreeFormat(StrEnum):

@@ -11,7 +11,8 @@ from typing import ClassVar
 from specdec.chance import DraftChance, TargetChance
 from specdec.contracts import BuilderDeclaration, Draw, Gives, Shape
 from specdec.errors import SpecdecError
-from specdec.interfaces import Budget, BuildTools, Frontier, PartOptions, TreeBuilder
+from specdec.exchange import Budget, Frontier
+from specdec.interfaces import BuildTools, PartOptions, TreeBuilder
 from specdec.records import Answer, DraftProbs, Verdict
 from specdec.tree import DraftTree, TreeSketch
 from specdec.verifiers.match import Match

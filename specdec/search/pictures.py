@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from specdec.errors import SpecError
+from specdec.files.atomic import write_whole
 from specdec.profiles.acceptance import AcceptanceProfile
 from specdec.profiles.costs import CostModel
 from specdec.search.values import Children, reach
 from specdec.tree_shapes import RankPath, TreeShape
-from specdec.yaml_models import write_whole
 
 ENDINGS = (".svg", ".png", ".pdf")
 

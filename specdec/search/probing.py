@@ -9,7 +9,8 @@ from typing import ClassVar
 from specdec.chance import DraftChance
 from specdec.contracts import BuilderDeclaration, Draw, Gives, Shape
 from specdec.errors import SpecdecError
-from specdec.interfaces import Budget, BuildTools, Frontier, PartOptions, TreeBuilder
+from specdec.exchange import Budget, Frontier
+from specdec.interfaces import BuildTools, PartOptions, TreeBuilder
 from specdec.profiles.acceptance import CalibrationBin
 from specdec.records import Answer, Candidates, DraftProbs
 from specdec.tree import DraftTree, TreeSketch, root_only

@@ -1,8 +1,8 @@
 """The shape that a strategy drafts, where it has one."""
 
 from specdec.builders.chain import ChainOptions
-from specdec.checks import Plan
 from specdec.errors import SpecError
+from specdec.plans import Plan
 from specdec.plugins import Kind
 from specdec.tree_files import ShapeOptions
 from specdec.tree_shapes import TreeShape

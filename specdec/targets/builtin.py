@@ -7,7 +7,8 @@ from pydantic import Field
 from torch import Tensor
 
 from specdec.contracts import Features, TargetDeclaration
-from specdec.interfaces import BuildTools, PartOptions, Prefilled, Target, TargetFacts, TargetState, TextCodec
+from specdec.exchange import TargetFacts
+from specdec.interfaces import BuildTools, PartOptions, Prefilled, Target, TargetState, TextCodec
 from specdec.records import Scored
 from specdec.targets.assembly import BITWISE, Assembled, RunSettings, assemble
 from specdec.targets.capability import ATTENTION_KINDS

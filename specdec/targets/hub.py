@@ -3,8 +3,7 @@
 import re
 from pathlib import Path
 
-from specdec.errors import TargetMismatch
-from specdec.names import did_you_mean
+from specdec.errors import TargetMismatch, did_you_mean
 
 HUB_ID = re.compile(r"[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*")
 PATH_LIKE = ("/", "./", "../", "~")

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from specdec.contracts import Features, TargetDeclaration
 from specdec.errors import NumericsError, SpecError, TargetMismatch
-from specdec.interfaces import BuildTools, Prefilled, Target, TargetFacts, TargetState, TextCodec
+from specdec.exchange import TargetFacts
+from specdec.interfaces import BuildTools, Prefilled, Target, TargetState, TextCodec
 from specdec.records import Scored
 from specdec.tables import ProbabilityTable, TableOptions
 from specdec.tree import DraftTree, TreeError, validate

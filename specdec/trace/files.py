@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from specdec.errors import SpecError
-from specdec.record_lines import checked, parsed, whole_lines
+from specdec.files.jsonl import checked, parsed, whole_lines
 from specdec.trace.steps import Trace, TraceEnd, TraceHeader, TraceStep
 
 FORMAT = 1

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from specdec.errors import SpecError
+from specdec.files.yaml_document import read_file
 from specdec.layering import layered, override_documents
 from specdec.spec import validated
 from specdec.training.spec import TrainingSpec
-from specdec.yaml_lines import read_file
 
 
 def read_training_spec(path: Path, settings: tuple[str, ...] = ()) -> TrainingSpec:

@@ -14,10 +14,12 @@ from specdec.attention.tree_mask import RowNodes, additive, tree_mask, tree_posi
 from specdec.builders.dynamic import Dynamic, DynamicOptions
 from specdec.builders.fixed import Fixed, FixedOptions
 from specdec.contracts import DrafterDeclaration, Gives
-from specdec.decoder import Declared, Decoder
+from specdec.decoder import Decoder
 from specdec.distributions import Sampling
 from specdec.drafters.none import NoDrafter
-from specdec.interfaces import BuildTools, Drafter, DraftSession, PartOptions, Prefilled, Target, TargetFacts, TargetState
+from specdec.exchange import TargetFacts
+from specdec.growth import Declared
+from specdec.interfaces import BuildTools, Drafter, DraftSession, PartOptions, Prefilled, Target, TargetState
 from specdec.records import PHASES, Distributions, Scored
 from specdec.requests import Request
 from specdec.targets.allocator import keep_freed_memory

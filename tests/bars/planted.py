@@ -6,11 +6,11 @@ from typing import ClassVar
 import pluggy
 
 from specdec import builtin_plugin, hookspecs
-from specdec.compose import Workshop
 from specdec.contracts import Draw, Guarantee, Shape, VerifierDeclaration
 from specdec.hookspecs import hookimpl
 from specdec.interfaces import PartOptions, Verifier
 from specdec.library import library
+from specdec.plans import Workshop
 from specdec.plugins import registry_of
 from specdec.records import Verdict
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from specdec.chance import DraftChance, seeded
-from specdec.interfaces import Budget, Frontier, TreeBuilder
+from specdec.exchange import Budget, Frontier
+from specdec.interfaces import TreeBuilder
 from specdec.records import Candidates, Distributions, DraftProbs
 from specdec.tree import DraftTree, validate
 

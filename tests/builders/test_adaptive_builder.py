@@ -9,8 +9,8 @@ from specdec.builders.adaptive import Adaptive, AdaptiveOptions
 from specdec.chance import seeded
 from specdec.contracts import Draw, Gives, Shape
 from specdec.errors import SpecdecError, SpecError
-from specdec.exchange import Memory
-from specdec.interfaces import Budget, BuildTools
+from specdec.exchange import Budget, Memory
+from specdec.interfaces import BuildTools
 from specdec.profiles.acceptance import AcceptanceProfile, CalibrationBin, write_acceptance
 from specdec.profiles.costs import CostModel, DrafterCost, write_costs
 from specdec.records import Candidates, StepRecord

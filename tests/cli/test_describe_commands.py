@@ -7,8 +7,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from specdec.checks import check, read
 from specdec.cli import app
-from specdec.compose import check, read, workshop
+from specdec.compose import workshop
 
 
 def run(*arguments: str):

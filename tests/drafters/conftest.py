@@ -7,11 +7,12 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from specdec.contracts import DrafterDeclaration, Features, Gives
-from specdec.decoder import Declared, Decoder
+from specdec.decoder import Decoder
 from specdec.distributions import Sampling
 from specdec.drafters.eagle import EagleDrafter
 from specdec.drafters.eagle3 import Eagle3Drafter
 from specdec.drafters.none import NoDrafter, NoneOptions
+from specdec.growth import Declared
 from specdec.head_drafting.loading import ready
 from specdec.heads.checkpoint import HeadCheckpoint
 from specdec.heads.config import HeadConfig, Inputs

@@ -9,12 +9,14 @@ from specdec.attention import prompt_batches
 from specdec.builders.chain import Chain, ChainOptions
 from specdec.builders.dynamic import Dynamic, DynamicOptions
 from specdec.builders.fixed import Fixed, FixedOptions
-from specdec.chance import mix, seeded
+from specdec.chance import seeded
 from specdec.errors import TargetMismatch
+from specdec.exchange import Budget, DraftStart, Frontier
 from specdec.head_drafting.session import HeadSession
 from specdec.heads.config import Inputs
 from specdec.heads.fused_head import FusedHead
-from specdec.interfaces import Budget, BuildTools, DraftStart, Frontier
+from specdec.interfaces import BuildTools
+from specdec.noise import mix
 from specdec.records import Committed, HiddenStates
 from specdec.tree import TreeSketch
 

@@ -5,11 +5,13 @@ import math
 import pytest
 
 import specdec
-from specdec.compose import check, read, workshop
+from specdec.checks import check, read
+from specdec.compose import workshop
 from specdec.contracts import DrafterDeclaration, Features, Gives
 from specdec.drafters.mixture import MixtureDrafter, MixtureOptions
 from specdec.errors import IncompatibleParts, SpecError, TargetMismatch
-from specdec.interfaces import BuildTools, Drafter, DraftSession, DraftStart, Frontier, PartOptions
+from specdec.exchange import DraftStart, Frontier
+from specdec.interfaces import BuildTools, Drafter, DraftSession, PartOptions
 from specdec.plugins import Kind
 from specdec.records import Candidates, Committed, HiddenStates, Scored
 from specdec.tree import TreeSketch

@@ -11,7 +11,8 @@ from specdec.chance import seeded
 from specdec.contracts import Gives
 from specdec.drafters.model import ModelDrafter, ModelOptions
 from specdec.errors import TargetMismatch
-from specdec.interfaces import Budget, BuildTools, DraftStart, Frontier
+from specdec.exchange import Budget, DraftStart, Frontier
+from specdec.interfaces import BuildTools
 from specdec.noise import mix
 from specdec.records import Committed, HiddenStates
 from specdec.tables import ProbabilityTable

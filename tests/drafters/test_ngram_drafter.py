@@ -8,7 +8,8 @@ from pydantic import ValidationError
 
 from specdec.contracts import Gives
 from specdec.drafters.ngram import NOVELTY, NgramDrafter, NgramIndex, NgramOptions
-from specdec.interfaces import BuildTools, DraftStart, Frontier
+from specdec.exchange import DraftStart, Frontier
+from specdec.interfaces import BuildTools
 from specdec.records import Committed, HiddenStates
 from specdec.tree import TreeSketch
 

@@ -1,6 +1,7 @@
 from specdec.contracts import Gives
 from specdec.drafters.none import NoDrafter, NoneOptions
-from specdec.interfaces import BuildTools, DraftStart, Frontier
+from specdec.exchange import DraftStart, Frontier
+from specdec.interfaces import BuildTools
 from specdec.records import HiddenStates
 from specdec.tree import TreeSketch
 

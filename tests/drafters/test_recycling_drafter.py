@@ -8,7 +8,8 @@ import torch
 from specdec.contracts import Draw
 from specdec.drafters.recycling import TRUST, RecyclingDrafter, RecyclingOptions
 from specdec.errors import SpecError
-from specdec.interfaces import BuildTools, DraftStart, Frontier
+from specdec.exchange import DraftStart, Frontier
+from specdec.interfaces import BuildTools
 from specdec.lookup.successors import SuccessorTables, likeliest, read_successors, write_successors
 from specdec.records import Committed, HiddenStates, Scored
 from specdec.tree import TreeSketch

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from specdec.calibration import HIGHEST
 from specdec.drafters.suffix import CONTEXTS, NOVELTY, STORE_TRUST, SuffixDrafter, SuffixOptions
 from specdec.errors import SpecError, TargetMismatch
-from specdec.interfaces import BuildTools, DraftStart, Frontier
+from specdec.exchange import DraftStart, Frontier
+from specdec.interfaces import BuildTools
 from specdec.lookup.datastore import build_datastore, write_datastore
 from specdec.records import Committed, HiddenStates, Scored
 from specdec.tree import TreeSketch

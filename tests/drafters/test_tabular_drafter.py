@@ -4,7 +4,8 @@ from pydantic import ValidationError
 
 from specdec.drafters.tabular import Tabular, TabularDrafterOptions
 from specdec.errors import TargetMismatch
-from specdec.interfaces import BuildTools, DraftStart, Frontier
+from specdec.exchange import DraftStart, Frontier
+from specdec.interfaces import BuildTools
 from specdec.records import Committed, HiddenStates, Scored
 from specdec.tables import RandomRows
 from specdec.targets.tabular import Tabular as TabularTarget

@@ -8,13 +8,15 @@ import pytest
 import torch
 
 from specdec import builtin_plugin, hookspecs
-from specdec.compose import Workshop, check, read
+from specdec.checks import check, read
 from specdec.contracts import ALL_SHAPES, BuilderDeclaration, DrafterDeclaration, Draw, Gives, Shape, VerifierDeclaration
 from specdec.errors import PluginError
+from specdec.exchange import Frontier
 from specdec.hookspecs import hookimpl
-from specdec.interfaces import Drafter, DraftSession, Frontier, PartOptions, TreeBuilder, Verifier
+from specdec.interfaces import Drafter, DraftSession, PartOptions, TreeBuilder, Verifier
 from specdec.library import library
 from specdec.losslessness.strategies import prove_strategy
+from specdec.plans import Workshop
 from specdec.plugins import registry_of
 from specdec.records import Distributions, Verdict
 from specdec.tree import TreeSketch

@@ -5,7 +5,8 @@ import torch
 
 from specdec.builders.sampled import Sampled, SampledOptions
 from specdec.chance import SeededTargetChance
-from specdec.compose import check, read, workshop
+from specdec.checks import check, read
+from specdec.compose import workshop
 from specdec.contracts import ALL_SHAPES, Draw, VerifierDeclaration
 from specdec.decoder import Decoder
 from specdec.errors import PluginError, SpecdecError

@@ -10,8 +10,9 @@ from specdec.decoder import Decoder
 from specdec.distributions import Sampling
 from specdec.drafters.tabular import Tabular as TabularDrafter
 from specdec.errors import PluginError, SpecdecError
+from specdec.exchange import Frontier
 from specdec.growth import Declared
-from specdec.interfaces import BuildTools, Frontier, PartOptions, TreeBuilder, Verifier
+from specdec.interfaces import BuildTools, PartOptions, TreeBuilder, Verifier
 from specdec.losslessness.enumeration import prove_step
 from specdec.records import Verdict
 from specdec.targets.tabular import Tabular as TabularTarget

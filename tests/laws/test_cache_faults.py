@@ -3,7 +3,8 @@
 import pytest
 from transformers import AutoConfig
 
-from specdec.compose import check, read, workshop
+from specdec.checks import check, read
+from specdec.compose import workshop
 from specdec.drafters.ngram import NgramDrafter, NgramOptions
 from specdec.errors import IncompatibleParts, SpecError
 from specdec.requests import Request

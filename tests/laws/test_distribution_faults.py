@@ -13,7 +13,8 @@ from specdec.contracts import DrafterDeclaration, Gives, NamedDeclaration, misma
 from specdec.distributions import Cuts, Sampling, draft_probs
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.errors import PluginError
-from specdec.interfaces import Budget, Drafter, DraftSession, PartOptions, Verifier
+from specdec.exchange import Budget
+from specdec.interfaces import Drafter, DraftSession, PartOptions, Verifier
 from specdec.losslessness.enumeration import prove_run, prove_step, step_law
 from specdec.records import Distributions, DraftProbs, Verdict
 from specdec.requests import Request

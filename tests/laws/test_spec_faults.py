@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from specdec.compose import build, check, read, workshop
+from specdec.checks import check, read
+from specdec.compose import build, workshop
 from specdec.errors import IncompatibleParts, SpecError
 from specdec.plugins import Kind
 from specdec.spec import StrategySpec

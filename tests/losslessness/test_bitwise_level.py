@@ -1,6 +1,7 @@
 import pytest
 
-from specdec.compose import build, check, read, workshop
+from specdec.checks import check, read
+from specdec.compose import build, workshop
 from specdec.losslessness.bitwise import Compared, _enter, prove_bitwise
 from specdec.losslessness.levels import Outcome
 

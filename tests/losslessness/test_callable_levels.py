@@ -5,7 +5,8 @@ import torch
 from transformers import LlamaForCausalLM
 from transformers.generation.candidate_generator import CandidateGenerator
 
-from specdec.compose import check, read, workshop
+from specdec.checks import check, read
+from specdec.compose import workshop
 from specdec.errors import PluginError
 from specdec.losslessness.callable_proof import prove_callable
 from specdec.losslessness.callable_ties import LEAST_TOKENS

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from specdec.compose import build, check, read, workshop
+from specdec.checks import check, read
+from specdec.compose import build, workshop
 from specdec.contracts import Features
 from specdec.interfaces import PartOptions, Target
 from specdec.losslessness.ledger import Ledger, greedy, teacher_force

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from specdec.compose import build, check, read, workshop
+from specdec.checks import check, read
+from specdec.compose import build, workshop
 from specdec.losslessness.evidence import Decision, Leaning
 from specdec.losslessness.levels import Outcome
 from specdec.losslessness.long_runs import LongRuns

@@ -5,6 +5,7 @@ import torch
 
 from specdec.contracts import Features
 from specdec.errors import NumericsError, TargetMismatch
+from specdec.targets.admission import Limits
 from specdec.targets.assembly import RunSettings, assemble
 from specdec.targets.bitwise import BitwiseRuntime
 from specdec.targets.bitwise_forward import SHORTEST, FixedForward
@@ -12,7 +13,6 @@ from specdec.targets.bitwise_loading import no_bitwise_because
 from specdec.targets.bitwise_proof import WIDTHS, fault_at, proved_forward
 from specdec.targets.capability import mask_plan
 from specdec.targets.model_call import ModelCall
-from specdec.targets.runtime import Limits
 from specdec.tree import root_only
 
 SMALL = 2.0**-20

@@ -3,10 +3,11 @@ import torch
 
 from specdec.contracts import Draw, Features
 from specdec.errors import TargetMismatch
+from specdec.targets.admission import Limits
 from specdec.targets.capability import MaskPlan
 from specdec.targets.model_call import ModelCall
 from specdec.targets.probe import probed
-from specdec.targets.runtime import Limits, TransformerRuntime
+from specdec.targets.runtime import TransformerRuntime
 from specdec.tree import TreeSketch, root_only
 
 GOOD = ["llama", "gpt2", "mixtral", "qwen3_moe", "mistral", "gemma3"]

@@ -2,7 +2,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from specdec.yaml_models import read_model, write_model
+from specdec.files.model_file import read_model, write_model
 
 
 class Model(BaseModel):

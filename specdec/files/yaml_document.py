@@ -3,20 +3,21 @@
 Scalars follow the YAML 1.2 core schema: `no` is a word, `1e-4` a number, and `12:30` a word.
 """
 
+import json
 import math
 import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import yaml
 
 from specdec.errors import SpecError
-from specdec.explain import KeyPath as KeyPath
-from specdec.explain import shown
-from specdec.yaml_text import MAX_DEPTH, MAX_DIGITS, compose
+
+KeyPath: TypeAlias = tuple[str | int, ...]
+"""Keys (as text) and list positions from the top of a document."""
 
 _SCALARS = (
     (re.compile(r"~|null|Null|NULL|"), "null"),
@@ -167,3 +168,61 @@ class _Reader:
             return 0.0
         values: dict[str, Any] = {"null": None, "bool": text.lower() == "true", "str": text}
         return values[kind] if kind in values else int(text) if kind == "int" else number
+
+
+MAX_DEPTH = 32
+"""Levels of nesting."""
+
+MAX_CHARACTERS = 1_000_000
+
+MAX_DIGITS = 1000
+"""Of a number. Python reads no more than 4300."""
+
+
+def compose(text: str, source: str) -> yaml.Node | None:
+    """The root node of a text; None for an empty one. `source` names it in errors.
+
+    Raises SpecError for what is no YAML, for anchors, aliases and tags, of which a spec has no need, and beyond the limits.
+    """
+    if len(text) > MAX_CHARACTERS:
+        raise SpecError(f"{source}: has {len(text)} characters, expected at most {MAX_CHARACTERS}")
+    try:
+        faults = _faults(text, source)
+        if faults:
+            raise SpecError("\n".join(faults))
+        return yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise SpecError(f"{source}:{line}: not YAML: {error.problem or error.context}") from error
+    except yaml.YAMLError as error:
+        raise SpecError(f"{source}: not YAML: {str(error).partition(chr(10))[0]}") from error
+
+
+def _faults(text: str, source: str) -> list[str]:
+    """What is refused, from the events, which are read without recursion and without following an alias."""
+    faults = []
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        where = f"{source}:{event.start_mark.line + 1 if event.start_mark else 1}"
+        if (anchor := getattr(event, "anchor", None)) is not None:
+            sign = "*" if isinstance(event, yaml.AliasEvent) else "&"
+            faults.append(f"{where}: {sign}{anchor}: anchors and aliases are not understood; write the value out")
+        if (tag := getattr(event, "tag", None)) is not None:
+            shown = tag.replace("tag:yaml.org,2002:", "!!")
+            faults.append(f"{where}: the tag {shown} is not understood; a text is written in quotes, a number without")
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH:
+                return [*faults, f"{where}: nested deeper than {MAX_DEPTH} levels"]
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+    return faults
+
+
+def shown(value: Any) -> str:
+    """As JSON, cut where it is long."""
+    return shortened(json.dumps(value, default=str))
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:57]}..."

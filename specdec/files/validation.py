@@ -3,14 +3,12 @@
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from specdec.names import did_you_mean
-
-KeyPath: TypeAlias = tuple[str | int, ...]
-"""Keys (as text) and list positions from the top of a document."""
+from specdec.errors import did_you_mean
+from specdec.files.yaml_document import KeyPath, shortened, shown
 
 _WORDS = {
     "a valid integer": "a whole number",
@@ -48,7 +46,7 @@ def _messages(error: ValidationError, model: type[BaseModel], data: Mapping[Any,
         if detail["loc"][-1:] == ("[key]",):
             if str(path[-1]).lstrip("-").isdecimal() and len(str(path[-1])) < 20:
                 continue
-            messages[path] = f"got the key '{_short(str(path[-1]))}', expected a whole number"
+            messages[path] = f"got the key '{shortened(str(path[-1]))}', expected a whole number"
         elif detail["type"] == "extra_forbidden":
             messages[path] = f"unknown key{did_you_mean(str(path[-1]), _fields(model, path), listing='known keys')}"
         elif detail["type"] == "missing":
@@ -95,15 +93,6 @@ def _expectation(message: str, value: Any) -> str:
     text = re.sub(r"^(Input|Value|String|List|Tuple|Dictionary|Number) should (be |have )?", "", text)
     text = re.sub(r"^(an? )?(instance of|valid) ", r"\1", text).partition(", unable to")[0].partition(", got")[0]
     return _WORDS.get(message.removeprefix("Input should be "), text[:1].lower() + text[1:])
-
-
-def shown(value: Any) -> str:
-    """As JSON, cut where it is long."""
-    return _short(json.dumps(value, default=str))
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _fields(model: type[BaseModel], path: KeyPath) -> list[str]:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,8 +9,9 @@ import yaml
 from pydantic import BaseModel
 
 from specdec.errors import SpecError
-from specdec.explain import faults
-from specdec.yaml_lines import read_file
+from specdec.files.atomic import write_whole
+from specdec.files.validation import faults
+from specdec.files.yaml_document import read_file
 
 NUMBER_LIKE = re.compile(r"[-+.0-9][-+.0-9eE]*")
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -39,19 +39,6 @@ def write_model(path: Path, model: BaseModel, kind: str) -> None:
     """Write the file that `read_model` reads back; it appears only when it is whole."""
     data = {"kind": kind, **model.model_dump(mode="json", exclude_none=True, exclude_defaults=True)}
     write_whole(path, yaml.dump(_rounded(data), Dumper=_Rows, sort_keys=False, allow_unicode=True, width=120))
-
-
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file that appears only when it is whole. Raises SpecError where it cannot be written."""
-    scratch = path.with_name(path.name + ".partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        scratch.write_bytes(content.encode() if isinstance(content, str) else content)
-        scratch.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            scratch.unlink(missing_ok=True)
-        raise SpecError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 class _Rows(yaml.SafeDumper):
