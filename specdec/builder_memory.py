@@ -5,7 +5,7 @@ from typing import Final, TypeAlias
 
 from specdec.calibration import Calibration
 from specdec.records import StepRecord
-from specdec.tree import TreeSketch
+from specdec.trees.draft_tree import TreeSketch
 
 PATIENCE = 4.0
 """Expected hits after which the sequence's own acceptance weighs as much as what was known beforehand."""

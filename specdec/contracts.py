@@ -9,17 +9,9 @@ from enum import StrEnum
 from typing import Generic, TypeVar
 
 from specdec.model_sizes import size_fault
+from specdec.trees.draft_tree import Draw
 
 D = TypeVar("D")
-
-
-class Draw(StrEnum):
-    """How the children of one node were picked from the drafter's distribution q."""
-
-    DETERMINISTIC = "deterministic"
-    IID = "iid"
-    WITHOUT_REPLACEMENT = "without-replacement"
-    COUPLED = "coupled"
 
 
 class Shape(StrEnum):

@@ -17,7 +17,7 @@ from specdec.places import Places, Run
 from specdec.proposals import checked_verdict
 from specdec.records import PHASES, Committed, Generation, Scored, StepRecord, Verdict
 from specdec.requests import Request, Row, check_batch_size, open_rows, requests_of
-from specdec.tree import DraftTree
+from specdec.trees.draft_tree import DraftTree
 from specdec.warp import TargetDists
 from specdec.watching import StepView, Watch
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 
 from specdec.records import HiddenStates, StepRecord
-from specdec.tree import TreeSketch
+from specdec.trees.draft_tree import TreeSketch
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from specdec.contracts import (
     ALL_SHAPES,
     BuilderDeclaration,
     DrafterDeclaration,
-    Draw,
     Gives,
     Guarantee,
     Mismatch,
@@ -24,6 +23,7 @@ from specdec.contracts import (
 )
 from specdec.interfaces import PartOptions
 from specdec.plugins import Kind, Registry
+from specdec.trees.draft_tree import Draw
 
 DECLARATIONS: Final = MappingProxyType(
     {

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from specdec.chance import DraftChance
-from specdec.contracts import BuilderDeclaration, DrafterDeclaration, Draw, VerifierDeclaration
+from specdec.contracts import BuilderDeclaration, DrafterDeclaration, VerifierDeclaration
 from specdec.distributions import draft_probs
 from specdec.errors import NumericsError, PluginError
 from specdec.exchange import Budget, Frontier, Memory
@@ -15,7 +15,7 @@ from specdec.interfaces import Drafter, DraftSession, Target, TreeBuilder
 from specdec.proposals import ProposalCheck
 from specdec.records import Answer, Candidates, DraftProbs
 from specdec.requests import Row
-from specdec.tree import DraftTree, TreeError, root_only, validate
+from specdec.trees.draft_tree import DraftTree, Draw, TreeError, root_only, validate
 from specdec.trimming import trimmed
 
 UNBOUNDED_NODES = 4096

@@ -19,7 +19,7 @@ from specdec.chance import DraftChance, TargetChance
 from specdec.contracts import BuilderDeclaration, DrafterDeclaration, Features, TargetDeclaration, VerifierDeclaration
 from specdec.exchange import Budget, DraftStart, Frontier, TargetFacts
 from specdec.records import Answer, Committed, Proposal, Scored, Verdict
-from specdec.tree import DraftTree
+from specdec.trees.draft_tree import DraftTree
 from specdec.warp import TargetDists
 
 __all__ = [

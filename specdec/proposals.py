@@ -7,7 +7,7 @@ from torch import Tensor
 
 from specdec.errors import PluginError
 from specdec.records import Candidates, Distributions, Proposal, Verdict
-from specdec.tree import DraftTree
+from specdec.trees.draft_tree import DraftTree
 
 ID_TYPES = frozenset({torch.int32, torch.int64})
 """Integers that torch takes as indices; others it refuses, or takes as masks."""

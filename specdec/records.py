@@ -10,7 +10,7 @@ from torch import Tensor
 from specdec.contracts import Features, Guarantee
 from specdec.errors import NumericsError, PluginError
 from specdec.ranking import best_tokens
-from specdec.tree import DraftTree
+from specdec.trees.draft_tree import DraftTree
 
 Ranked: TypeAlias = tuple[list[list[int]], list[list[float]]]
 """By node, target ids, best first, and their log-probabilities."""

@@ -18,7 +18,7 @@ from specdec.prompts import encode
 from specdec.records import Generation, Scored, StepRecord, TokenLogprobs
 from specdec.request_checks import check_options, sampling_of
 from specdec.stopping import Emitted, StopRules
-from specdec.tree import root_only
+from specdec.trees.draft_tree import root_only
 from specdec.warp import LogitsProcessor, Warp
 
 Conversation = Sequence[Mapping[str, str]]

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 
-from specdec.contracts import BuilderDeclaration, Draw, Gives, Shape
+from specdec.contracts import BuilderDeclaration, Gives, Shape
 from specdec.exchange import Budget, Frontier
 from specdec.records import Answer
-from specdec.tree import TreeSketch
-from specdec.tree_shapes import RankPath, TreeShape
+from specdec.trees.draft_tree import Draw, TreeSketch
+from specdec.trees.tree_shape import RankPath, TreeShape
 
 Pick = Callable[[Answer, list[int], int], Iterable[Sequence[int]]]
 """(answer, children wanted of each frontier node, their position) to the tokens of each node's children, by rank."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from specdec.tree import DraftTree, TreeSketch, Worth
+from specdec.trees.draft_tree import DraftTree, TreeSketch, Worth
 
 
 def trimmed(trees: Sequence[DraftTree]) -> list[DraftTree]:

@@ -4,11 +4,10 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from specdec.chance import TargetChance
-from specdec.contracts import Draw
 from specdec.distributions import TokenDist
 from specdec.errors import NumericsError, PluginError
 from specdec.records import Verdict
-from specdec.tree import DraftTree
+from specdec.trees.draft_tree import DraftTree, Draw
 
 TryChildren: TypeAlias = Callable[[int, tuple[int, ...]], tuple[int | None, TokenDist]]
 """(node, its children in draw order) -> the accepted child or None, and what is left of p at the node."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from specdec.distributions import UNUSABLE_ROW, Sampling, TokenDist, cut, point_mass
 from specdec.errors import NumericsError, SpecdecError, SpecError
-from specdec.tree import DraftTree
+from specdec.trees.draft_tree import DraftTree
 
 LogitsProcessor: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """(input_ids [1, length], scores [1, vocab]) -> scores [1, vocab]: the protocol of transformers' LogitsProcessor."""

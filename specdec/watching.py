@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from specdec.records import StepRecord, Verdict
-from specdec.tree import DraftTree
+from specdec.trees.draft_tree import DraftTree
 from specdec.warp import TargetDists
 
 

@@ -9,12 +9,13 @@ import pytest
 import specdec
 from specdec.checks import check, read
 from specdec.compose import build, workshop
-from specdec.contracts import BuilderDeclaration, Draw, Gives, Guarantee, Shape, TargetDeclaration
+from specdec.contracts import BuilderDeclaration, Gives, Guarantee, Shape, TargetDeclaration
 from specdec.errors import IncompatibleParts, PluginError, SpecdecError, SpecError, UnknownPart
 from specdec.interfaces import PartOptions, TreeBuilder
 from specdec.library import library
 from specdec.plans import Workshop
 from specdec.plugins import Kind, Registered, load_registry
+from specdec.trees.draft_tree import Draw
 
 TARGET = {"use": "tabular", "vocab": 3, "random": {"order": 1, "sharpness": 4.0}}
 DRAFTER = {"use": "tabular", "vocab": 3, "random": {"seed": 7}}

@@ -6,7 +6,6 @@ from specdec.contracts import (
     ALL_SHAPES,
     BuilderDeclaration,
     DrafterDeclaration,
-    Draw,
     Features,
     Gives,
     Guarantee,
@@ -17,6 +16,7 @@ from specdec.contracts import (
     effective_draws,
     mismatches,
 )
+from specdec.trees.draft_tree import Draw
 
 ANY = frozenset(Gives)
 

@@ -17,10 +17,9 @@ from transformers import (
 )
 
 from specdec import distributions
-from specdec.contracts import Draw
 from specdec.distributions import Cuts, Sampling, TokenDist, cut, draft_probs, from_dense, point_mass
 from specdec.errors import NumericsError, SpecError
-from specdec.tree import TreeSketch
+from specdec.trees.draft_tree import Draw, TreeSketch
 from specdec.warp import Warp
 
 PROPERTIES = settings(max_examples=60, deadline=None)

@@ -54,7 +54,7 @@ def test_a_tree_path_starts_at_the_folder_of_the_spec(tmp_path):
 
 
 def test_every_shipped_tree_is_called_as_its_file():
-    from specdec.tree_files import read_tree
+    from specdec.trees.tree_file import read_tree
 
     assert all(read_tree(path).name == name for name, path in library().trees().items())
 

@@ -10,16 +10,7 @@ from specdec.builders.chain import Chain
 from specdec.builders.coupled import Coupled
 from specdec.builders.sampled import Sampled
 from specdec.chance import SeededTargetChance
-from specdec.contracts import (
-    ALL_SHAPES,
-    BuilderDeclaration,
-    DrafterDeclaration,
-    Draw,
-    Gives,
-    Guarantee,
-    Shape,
-    VerifierDeclaration,
-)
+from specdec.contracts import ALL_SHAPES, BuilderDeclaration, DrafterDeclaration, Gives, Guarantee, Shape, VerifierDeclaration
 from specdec.drafters.tabular import Tabular as TabularDrafter
 from specdec.exchange import Frontier
 from specdec.interfaces import Drafter, DraftSession, PartOptions, TreeBuilder, Verifier
@@ -28,7 +19,7 @@ from specdec.records import Candidates, Distributions, Verdict
 from specdec.targets.tabular import Tabular as TabularTarget
 from specdec.targets.tabular import TabularTargetOptions
 from specdec.testing import CheckFailed, check_builder, check_drafter, check_target, check_verifier
-from specdec.tree import TreeSketch
+from specdec.trees.draft_tree import Draw, TreeSketch
 from specdec.verification import siblings
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound

@@ -1,8 +1,7 @@
 """What a watcher of a run sees: every step, with levels and ranks that agree with the records."""
 
-from specdec.contracts import Draw
 from specdec.requests import Request
-from specdec.tree import TreeSketch
+from specdec.trees.draft_tree import Draw, TreeSketch
 from specdec.watching import draft_levels, ranked_children
 
 

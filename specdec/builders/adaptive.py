@@ -11,7 +11,7 @@ from pydantic import Field
 
 from specdec.builder_memory import Costs, Learned, Looks
 from specdec.chance import DraftChance
-from specdec.contracts import BuilderDeclaration, Draw, Gives, Shape
+from specdec.contracts import BuilderDeclaration, Gives, Shape
 from specdec.errors import SpecdecError
 from specdec.exchange import Budget, Frontier
 from specdec.files.paths import DataFile
@@ -20,7 +20,7 @@ from specdec.profiles.acceptance import AcceptanceProfile, read_acceptance
 from specdec.profiles.costs import CostModel, read_costs
 from specdec.profiles.pricing import Prices, shipped_costs
 from specdec.records import Answer, DraftProbs
-from specdec.tree import DraftTree, TreeSketch, Worth, root_only
+from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch, Worth, root_only
 
 FARTHEST = 3
 """Levels that are imagined beyond the last one grown."""

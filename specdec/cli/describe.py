@@ -14,7 +14,7 @@ from specdec.files.yaml_document import read_file
 from specdec.plans import Workshop
 from specdec.plugins import Kind
 from specdec.schema import spec_schema
-from specdec.tree_files import read_tree
+from specdec.trees.tree_file import read_tree
 
 
 class Listed(StrEnum):

@@ -11,7 +11,7 @@ import typer
 from specdec.cli.comparison import Comparison, compare
 from specdec.cli.terminal import Json, Settings, Strategy, TargetModel, fail, guarded, print_json
 from specdec.compose import build, planned, workshop
-from specdec.contracts import Draw, Guarantee
+from specdec.contracts import Guarantee
 from specdec.decoder import Decoder, StreamEvent
 from specdec.errors import SpecdecError, SpecError, TargetMismatch
 from specdec.interfaces import TextCodec
@@ -20,6 +20,7 @@ from specdec.plans import Plan
 from specdec.prompts import encode
 from specdec.records import Generation
 from specdec.text import Detokenizer
+from specdec.trees.draft_tree import Draw
 
 ACCEPTED = "green"
 

@@ -13,7 +13,7 @@ from specdec.profiles.acceptance import AcceptanceProfile, read_acceptance
 from specdec.profiles.costs import CostModel, read_costs
 from specdec.search.hardware import Bounds, Candidate, Found, Method, search_tree
 from specdec.search.values import expansions
-from specdec.tree_files import Prediction, TreeFile, format_tree
+from specdec.trees.tree_file import Prediction, TreeFile, format_tree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

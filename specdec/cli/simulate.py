@@ -16,8 +16,8 @@ from specdec.search.hardware import Candidate, predicted, rates_for, replayed_ta
 from specdec.search.simulation import Played, Task, play
 from specdec.search.strategies import shape_of
 from specdec.search.values import expected_tokens
-from specdec.tree_files import read_tree
-from specdec.tree_shapes import TreeShape
+from specdec.trees.tree_file import read_tree
+from specdec.trees.tree_shape import TreeShape
 
 
 def register(app: typer.Typer) -> None:

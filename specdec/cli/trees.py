@@ -12,8 +12,8 @@ from specdec.cli.terminal import Json, guarded, print_json
 from specdec.compose import workshop
 from specdec.errors import SpecError, UnknownPart
 from specdec.search.formats import TreeFormat, guess_format, read_foreign, write_foreign
-from specdec.tree_files import TreeFile, read_tree
-from specdec.tree_shapes import RankPath
+from specdec.trees.tree_file import TreeFile, read_tree
+from specdec.trees.tree_shape import RankPath
 
 trees = typer.Typer(help="Look at tree shapes, convert them, and search them.", no_args_is_help=True, rich_markup_mode=None)
 

@@ -12,7 +12,7 @@ from specdec.errors import TargetMismatch
 from specdec.exchange import DraftStart, Frontier
 from specdec.interfaces import BuildTools, Drafter, DraftSession, PartOptions
 from specdec.records import Candidates, Committed, HiddenStates, Proposal, Ranked, Scored, top_of_each, united
-from specdec.tree import TreeSketch
+from specdec.trees.draft_tree import TreeSketch
 
 PATIENCE = 4.0
 """Expected hits of a part after which its success within the request weighs as much as its own estimates."""

@@ -7,13 +7,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from specdec.contracts import DrafterDeclaration, Draw, Features, Gives
+from specdec.contracts import DrafterDeclaration, Features, Gives
 from specdec.drafting_vocabulary import check_vocabularies
 from specdec.errors import TargetMismatch
 from specdec.exchange import DraftStart, Frontier, TargetFacts
 from specdec.interfaces import BuildTools, Drafter, DraftSession, PartOptions, Target, TargetState
 from specdec.records import Committed, Distributions, Proposal, Scored
-from specdec.tree import DraftTree, TreeSketch
+from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch
 
 STAND_IN = 0
 """What the draft model reads for a token that its smaller vocabulary lacks: a worse draft, never a wrong output."""

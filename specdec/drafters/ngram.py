@@ -11,7 +11,7 @@ from specdec.contracts import DrafterDeclaration, Gives
 from specdec.exchange import DraftStart, Frontier
 from specdec.interfaces import BuildTools, Drafter, DraftSession, PartOptions
 from specdec.records import Candidates, Committed, Proposal, Scored
-from specdec.tree import TreeSketch
+from specdec.trees.draft_tree import TreeSketch
 
 NOVELTY = 2.0
 """Weight, in occurrences, of 'something else follows', divided by the length of the match.

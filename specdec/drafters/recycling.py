@@ -14,7 +14,7 @@ from specdec.lookup.predictions import Guess, Predictions
 from specdec.lookup.session import LookupSession
 from specdec.lookup.successors import SuccessorTables, likeliest, read_successors
 from specdec.records import Committed, Scored
-from specdec.tree import TreeSketch
+from specdec.trees.draft_tree import TreeSketch
 
 TRUST: Final = {1: 0.6, 2: 0.9}
 """What a probability of then is worth now, by tokens of context that agree.

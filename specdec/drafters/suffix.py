@@ -17,7 +17,7 @@ from specdec.lookup.predictions import Guess, Predictions
 from specdec.lookup.session import LookupSession
 from specdec.lookup.suffix_automaton import Place, SuffixAutomaton
 from specdec.records import Committed, Scored
-from specdec.tree import TreeSketch
+from specdec.trees.draft_tree import TreeSketch
 
 CONTEXTS = 3
 """How many ever shorter matches an estimate is made of."""

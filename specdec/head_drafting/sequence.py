@@ -7,7 +7,7 @@ from torch import Tensor
 
 from specdec.attention.tree_mask import RowNodes
 from specdec.exchange import Frontier
-from specdec.tree import TreeSketch
+from specdec.trees.draft_tree import TreeSketch
 
 
 class SequenceDraft:

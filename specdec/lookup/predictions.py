@@ -7,7 +7,7 @@ from typing import TypeAlias
 from specdec.calibration import Calibration
 from specdec.exchange import Frontier
 from specdec.records import Candidates
-from specdec.tree import TreeSketch
+from specdec.trees.draft_tree import TreeSketch
 
 PATIENCE = 5.0
 """Expected hits after which a request's own success weighs as much as the general estimate."""

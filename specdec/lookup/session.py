@@ -7,7 +7,7 @@ from specdec.exchange import Frontier
 from specdec.interfaces import DraftSession
 from specdec.lookup.predictions import Guess, Predictions
 from specdec.records import Committed, Proposal, Scored
-from specdec.tree import TreeSketch
+from specdec.trees.draft_tree import TreeSketch
 
 
 class LookupRow(Protocol):

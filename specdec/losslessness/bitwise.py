@@ -7,7 +7,7 @@ from typing import Any
 
 from specdec.checks import check, read
 from specdec.compose import build
-from specdec.contracts import Draw, Guarantee
+from specdec.contracts import Guarantee
 from specdec.decoder import Decoder
 from specdec.errors import SpecdecError, TargetMismatch
 from specdec.losslessness.ledger import greedy
@@ -17,6 +17,7 @@ from specdec.noise import mix
 from specdec.plans import Plan, Workshop
 from specdec.plugins import Kind
 from specdec.records import Generation
+from specdec.trees.draft_tree import Draw
 
 OPTION = "bitwise"
 """The key of a target that has such a mode."""

@@ -23,7 +23,7 @@ from specdec.losslessness.pathwise import Witness, check_run, check_step, shares
 from specdec.losslessness.transport import MOST_TOKENS, best_acceptance
 from specdec.records import HiddenStates, Verdict
 from specdec.requests import Request, Row, open_rows
-from specdec.tree import DraftTree
+from specdec.trees.draft_tree import DraftTree
 from specdec.warp import Warp
 
 PROBES = 24

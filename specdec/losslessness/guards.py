@@ -13,7 +13,7 @@ from specdec.exchange import Budget, Frontier
 from specdec.interfaces import BuildTools, PartOptions, TreeBuilder
 from specdec.losslessness.coins import NotAFunctionOfItsCoins, OutOfTime
 from specdec.records import Answer, Verdict
-from specdec.tree import DraftTree
+from specdec.trees.draft_tree import DraftTree
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from specdec.losslessness.row_runs import row_sampling, table_decoder
 from specdec.losslessness.statistics import ChiSquare, Floats, chi_square
 from specdec.noise import mix
 from specdec.plans import Plan
-from specdec.tree import TreeSketch
+from specdec.trees.draft_tree import TreeSketch
 
 WIDTH = 4
 """Tokens that are kept after each context: the likeliest of p and q together."""

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from specdec.chance import TargetChance
-from specdec.contracts import Draw
 from specdec.decoder import Decoder
 from specdec.distributions import TokenDist
 from specdec.errors import SpecdecError
 from specdec.losslessness.exact import TOLERANCE
 from specdec.records import Verdict
-from specdec.tree import DraftTree
+from specdec.trees.draft_tree import DraftTree, Draw
 from specdec.warp import TargetDists
 
 

@@ -1,8 +1,7 @@
 """Draft trees of any shape, to be scored by a target: which tokens and parents, follows from a key."""
 
-from specdec.contracts import Draw
 from specdec.noise import mix
-from specdec.tree import DraftTree, TreeSketch
+from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch
 
 
 def random_tree(key: int, *, nodes: int, root: int, position: int, vocab_size: int, chain: bool = False) -> DraftTree:

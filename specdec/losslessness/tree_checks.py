@@ -12,7 +12,7 @@ from specdec.losslessness.random_trees import chain_of, random_tree
 from specdec.losslessness.reference import Reference
 from specdec.noise import mix
 from specdec.records import HiddenStates, Scored
-from specdec.tree import DraftTree, root_only
+from specdec.trees.draft_tree import DraftTree, root_only
 
 WIDTHS = (2, 4, 8, 16)
 """Forward widths at which noise is measured, beside the strategy's own."""

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from specdec.errors import SpecError
 from specdec.files.model_file import read_model, write_model
 from specdec.profiles.monotone import Curve, rising
-from specdec.tree_shapes import RankPath, TreeShape
+from specdec.trees.tree_shape import RankPath, TreeShape
 
 KIND = "acceptance"
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"

@@ -7,7 +7,7 @@ from typing import Any
 from specdec.bench.dialogue import Prompter
 from specdec.bench.prompts import Question
 from specdec.compose import load
-from specdec.contracts import BuilderDeclaration, DrafterDeclaration, Draw
+from specdec.contracts import BuilderDeclaration, DrafterDeclaration
 from specdec.decoder import Decoder
 from specdec.errors import SpecError
 from specdec.growth import Declared
@@ -15,7 +15,8 @@ from specdec.interfaces import TextCodec, TreeBuilder
 from specdec.noise import request_key
 from specdec.profiles.acceptance import DIGITS, AcceptanceProfile, counts, encoded
 from specdec.search.probing import Listener, Offers, Probe, StepCounts, Trials
-from specdec.tree_shapes import RankPath
+from specdec.trees.draft_tree import Draw
+from specdec.trees.tree_shape import RankPath
 
 PROBED = (
     "every token of the answers as a root, and below it a full tree along the answer, whatever the strategy's own tree: "

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from specdec.errors import SpecError
 from specdec.search.values import Children, expected_tokens
-from specdec.tree_shapes import RankPath, TreeShape
+from specdec.trees.tree_shape import RankPath, TreeShape
 
 MAX_NODES = 10
 """Beyond this there are too many trees to look at."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specdec.search.values import Number
-from specdec.tree_shapes import RankPath, TreeShape
+from specdec.trees.tree_shape import RankPath, TreeShape
 
 
 @dataclass(frozen=True, slots=True)

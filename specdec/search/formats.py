@@ -11,8 +11,9 @@ import torch
 
 from specdec.errors import SpecError
 from specdec.files.atomic import write_whole
-from specdec.tree_files import TreeFile, format_tree, read_choices, read_tree
-from specdec.tree_shapes import MAX_NODES, RankPath, TreeShape
+from specdec.tree_search.tree_lists import read_choices
+from specdec.trees.tree_file import TreeFile, format_tree, read_tree
+from specdec.trees.tree_shape import MAX_NODES, RankPath, TreeShape
 
 
 class TreeFormat(StrEnum):

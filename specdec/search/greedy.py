@@ -3,7 +3,7 @@
 from heapq import heappop, heappush
 
 from specdec.search.values import Children, Number
-from specdec.tree_shapes import RankPath, TreeShape
+from specdec.trees.tree_shape import RankPath, TreeShape
 
 
 def best_first(children: Children, *, nodes: int, depth: int) -> TreeShape:

@@ -12,7 +12,7 @@ from specdec.search.brute_force import brute_force
 from specdec.search.dynamic_programming import optimal_trees
 from specdec.search.greedy import best_first
 from specdec.search.values import ROOT_ONLY, expansions, expected_tokens
-from specdec.tree_shapes import TreeShape
+from specdec.trees.tree_shape import TreeShape
 
 TIE = 1e-9
 """Relative gain below which a larger tree is no better."""

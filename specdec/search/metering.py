@@ -9,12 +9,12 @@ from time import perf_counter
 from typing import ClassVar
 
 from specdec.chance import DraftChance, TargetChance
-from specdec.contracts import BuilderDeclaration, Draw, Gives, Shape
+from specdec.contracts import BuilderDeclaration, Gives, Shape
 from specdec.errors import SpecdecError
 from specdec.exchange import Budget, Frontier
 from specdec.interfaces import BuildTools, PartOptions, TreeBuilder
 from specdec.records import Answer, DraftProbs, Verdict
-from specdec.tree import DraftTree, TreeSketch
+from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch
 from specdec.verifiers.match import Match
 from specdec.warp import TargetDists
 

@@ -9,7 +9,7 @@ from specdec.files.atomic import write_whole
 from specdec.profiles.acceptance import AcceptanceProfile
 from specdec.profiles.costs import CostModel
 from specdec.search.values import Children, reach
-from specdec.tree_shapes import RankPath, TreeShape
+from specdec.trees.tree_shape import RankPath, TreeShape
 
 ENDINGS = (".svg", ".png", ".pdf")
 

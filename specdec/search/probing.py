@@ -7,14 +7,14 @@ from math import exp
 from typing import ClassVar
 
 from specdec.chance import DraftChance
-from specdec.contracts import BuilderDeclaration, Draw, Gives, Shape
+from specdec.contracts import BuilderDeclaration, Gives, Shape
 from specdec.errors import SpecdecError
 from specdec.exchange import Budget, Frontier
 from specdec.interfaces import BuildTools, PartOptions, TreeBuilder
 from specdec.profiles.acceptance import CalibrationBin
 from specdec.records import Answer, Candidates, DraftProbs
-from specdec.tree import DraftTree, TreeSketch, root_only
-from specdec.tree_shapes import RankPath
+from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch, root_only
+from specdec.trees.tree_shape import RankPath
 from specdec.watching import StepView, draft_levels, ranked_children
 
 EDGES = (0.001, 0.003, 0.01, 0.02, 0.05, *(step / 10 for step in range(1, 10)), 0.95, 0.98, 0.99, 0.997)

@@ -10,7 +10,7 @@ from specdec.noise import mix, uniforms
 from specdec.profiles.acceptance import Drafted, Rates
 from specdec.profiles.costs import CostModel
 from specdec.search.hardware import step_seconds
-from specdec.tree_shapes import RankPath, TreeShape
+from specdec.trees.tree_shape import RankPath, TreeShape
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from specdec.builders.chain import ChainOptions
 from specdec.errors import SpecError
 from specdec.plans import Plan
 from specdec.plugins import Kind
-from specdec.tree_files import ShapeOptions
-from specdec.tree_shapes import TreeShape
+from specdec.tree_builders.shape_options import ShapeOptions
+from specdec.trees.tree_shape import TreeShape
 
 
 def shape_of(plan: Plan) -> TreeShape:

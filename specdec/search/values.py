@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from specdec.tree_shapes import RankPath, TreeShape
+from specdec.trees.tree_shape import RankPath, TreeShape
 
 Number: TypeAlias = Any
 """A float, or a Fraction where answers are to be exact."""

@@ -9,7 +9,7 @@ from specdec.contracts import Features
 from specdec.errors import SpecdecError, TargetMismatch
 from specdec.interfaces import TargetState
 from specdec.targets.model_call import ModelCall
-from specdec.tree import DraftTree
+from specdec.trees.draft_tree import DraftTree
 
 S = TypeVar("S", bound=TargetState)
 

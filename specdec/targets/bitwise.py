@@ -27,7 +27,7 @@ from specdec.targets.admission import (
 )
 from specdec.targets.bitwise_forward import SHORTEST, FixedForward, PlacedToken, path_length
 from specdec.targets.bitwise_proof import fault_at
-from specdec.tree import DraftTree
+from specdec.trees.draft_tree import DraftTree
 
 
 @dataclass(slots=True, eq=False)

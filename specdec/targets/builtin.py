@@ -16,7 +16,7 @@ from specdec.targets.fusing import FORWARD, ForwardKind
 from specdec.targets.gguf_cache import gguf_file, unpacked_folder
 from specdec.targets.loading import load_model, load_tokenizer
 from specdec.targets.text_codec import TokenizerCodec
-from specdec.tree import DraftTree
+from specdec.trees.draft_tree import DraftTree
 
 VOCAB_SIZE, NUM_LAYERS, MAX_POSITIONS, HIDDEN_SIZE = 49152, 30, 8192, 576
 

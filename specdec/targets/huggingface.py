@@ -16,7 +16,7 @@ from specdec.targets.capability import declaration
 from specdec.targets.fusing import FORWARD, ForwardKind
 from specdec.targets.loading import load_model, load_tokenizer, read_config
 from specdec.targets.text_codec import TokenizerCodec
-from specdec.tree import DraftTree
+from specdec.trees.draft_tree import DraftTree
 
 
 class HuggingFaceOptions(PartOptions):

@@ -9,12 +9,12 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from specdec.contracts import Draw, Features
+from specdec.contracts import Features
 from specdec.errors import TargetMismatch
 from specdec.targets.bitwise import BitwiseRuntime
 from specdec.targets.model_call import FORWARD_FAULTS
 from specdec.targets.runtime import TransformerRuntime
-from specdec.tree import DraftTree, TreeSketch
+from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch
 
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 8e-2}
 """Relative to the spread of the logits; what breaks a mask moves them by more."""

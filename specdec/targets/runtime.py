@@ -27,7 +27,7 @@ from specdec.targets.admission import (
 from specdec.targets.capability import MaskPlan
 from specdec.targets.masking import mask_argument
 from specdec.targets.model_call import ModelCall, ModelOutput
-from specdec.tree import DraftTree
+from specdec.trees.draft_tree import DraftTree
 
 
 @dataclass(slots=True, eq=False)

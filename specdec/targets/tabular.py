@@ -14,7 +14,7 @@ from specdec.exchange import TargetFacts
 from specdec.interfaces import BuildTools, Prefilled, Target, TargetState, TextCodec
 from specdec.records import Scored
 from specdec.tables import ProbabilityTable, TableOptions
-from specdec.tree import DraftTree, TreeError, validate
+from specdec.trees.draft_tree import DraftTree, TreeError, validate
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from specdec.contracts import Draw, Gives, Shape, effective_draws
+from specdec.contracts import Gives, Shape, effective_draws
 from specdec.decoder import Decoder
 from specdec.drafters.ngram import NgramDrafter, NgramOptions
 from specdec.interfaces import Drafter, PartOptions, TreeBuilder, Verifier
@@ -31,6 +31,7 @@ from specdec.testing.proving import (
     target_of,
 )
 from specdec.testing.report import Checked, CheckFailed
+from specdec.trees.draft_tree import Draw
 
 MODELS = 8
 SIZES = ((WIDE, MODELS), (DEEP, 4), (SMALL, 4))

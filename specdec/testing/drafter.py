@@ -8,7 +8,7 @@ from torch import Tensor
 
 from specdec.builders.chain import Chain, ChainOptions
 from specdec.builders.sampled import Sampled, SampledOptions
-from specdec.contracts import DrafterDeclaration, Draw, Features, Gives
+from specdec.contracts import DrafterDeclaration, Features, Gives
 from specdec.decoder import Decoder
 from specdec.exchange import DraftStart, Frontier
 from specdec.guarding import PartGuard
@@ -20,7 +20,7 @@ from specdec.records import Candidates, Committed, Distributions, HiddenStates, 
 from specdec.testing.opening import Opened, opened, part_name
 from specdec.testing.proving import HOT, SMALL, WIDE, decoder_of, models_of, prove_loop, prove_steps, target_of
 from specdec.testing.report import Checked, CheckFailed
-from specdec.tree import TreeSketch
+from specdec.trees.draft_tree import Draw, TreeSketch
 from specdec.verifiers.chain import Chain as ChainRule
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound

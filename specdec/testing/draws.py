@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping
 
-from specdec.contracts import Draw
 from specdec.losslessness.enumeration import Draft
 from specdec.testing.report import CheckFailed
-from specdec.tree import DraftTree, TreeError
+from specdec.trees.draft_tree import DraftTree, Draw, TreeError
 
 ROUNDING = 1e-9
 Place = tuple[tuple[int, ...], tuple[float, ...], tuple[int, ...], Draw]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdec.contracts import Draw, Features
+from specdec.contracts import Features
 from specdec.guarding import PartGuard
 from specdec.interfaces import BuildTools, PartOptions, Target, TargetState
 from specdec.noise import mix
@@ -15,7 +15,7 @@ from specdec.plugins import Kind
 from specdec.records import Scored
 from specdec.testing.opening import opened, part_name
 from specdec.testing.report import Checked, CheckFailed
-from specdec.tree import DraftTree, TreeSketch
+from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch
 
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 1.0}
 """Largest difference of log-probabilities between a tree and a path."""

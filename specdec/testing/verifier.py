@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from specdec.chance import seeded
-from specdec.contracts import Draw, Guarantee, Shape
+from specdec.contracts import Guarantee, Shape
 from specdec.distributions import Sampling
 from specdec.errors import PluginError, SpecdecError
 from specdec.interfaces import BuildTools, PartOptions, Verifier
@@ -26,7 +26,7 @@ from specdec.testing.proving import (
     target_of,
 )
 from specdec.testing.report import Checked, CheckFailed
-from specdec.tree import TreeSketch
+from specdec.trees.draft_tree import Draw, TreeSketch
 from specdec.warp import Warp
 
 MODELS = 8

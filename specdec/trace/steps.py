@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from specdec.tree import DraftTree
+from specdec.trees.draft_tree import DraftTree
 from specdec.warp import TargetDists
 from specdec.watching import StepView
 

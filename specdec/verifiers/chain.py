@@ -3,11 +3,11 @@
 from typing import ClassVar
 
 from specdec.chance import TargetChance
-from specdec.contracts import Draw, Shape, VerifierDeclaration
+from specdec.contracts import Shape, VerifierDeclaration
 from specdec.errors import PluginError
 from specdec.interfaces import BuildTools, PartOptions, Verifier
 from specdec.records import Verdict
-from specdec.tree import DraftTree
+from specdec.trees.draft_tree import DraftTree, Draw
 from specdec.verification import check_drafted, siblings
 from specdec.warp import TargetDists
 

@@ -3,10 +3,10 @@
 from typing import ClassVar
 
 from specdec.chance import TargetChance
-from specdec.contracts import ALL_SHAPES, Draw, VerifierDeclaration
+from specdec.contracts import ALL_SHAPES, VerifierDeclaration
 from specdec.interfaces import BuildTools, PartOptions, Verifier
 from specdec.records import Verdict
-from specdec.tree import DraftTree
+from specdec.trees.draft_tree import DraftTree, Draw
 from specdec.verification import siblings
 from specdec.warp import TargetDists
 

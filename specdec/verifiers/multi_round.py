@@ -5,11 +5,11 @@ from typing import ClassVar
 import torch
 
 from specdec.chance import TargetChance
-from specdec.contracts import ALL_SHAPES, Draw, VerifierDeclaration
+from specdec.contracts import ALL_SHAPES, VerifierDeclaration
 from specdec.distributions import TokenDist
 from specdec.interfaces import BuildTools, PartOptions, Verifier
 from specdec.records import Verdict
-from specdec.tree import DraftTree
+from specdec.trees.draft_tree import DraftTree, Draw
 from specdec.verification import check_drafted, descend
 from specdec.warp import TargetDists
 

@@ -25,8 +25,8 @@ from specdec.search.cost_run import CostPlan, default_widths, measure_costs
 from specdec.search.hardware import Bounds, predicted, rates_for, replayed_tau, search_tree
 from specdec.search.values import expected_tokens
 from specdec.targets.builtin import BuiltinOptions, BuiltinTarget
-from specdec.tree_files import read_tree
-from specdec.tree_shapes import TreeShape
+from specdec.trees.tree_file import read_tree
+from specdec.trees.tree_shape import TreeShape
 
 DRAFTERS = {name: {"use": name, "head": "builtin"} for name in ("eagle", "eagle3")} | {"ngram": {"use": "ngram"}}
 SHIPPED = ("chain-3", "chain-5", "wide-4x2x1", "eagle-16", "eagle-25")

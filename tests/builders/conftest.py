@@ -11,7 +11,7 @@ from specdec.chance import DraftChance, seeded
 from specdec.exchange import Budget, Frontier
 from specdec.interfaces import TreeBuilder
 from specdec.records import Candidates, Distributions, DraftProbs
-from specdec.tree import DraftTree, validate
+from specdec.trees.draft_tree import DraftTree, validate
 
 Law = Callable[[tuple[int, ...]], Sequence[float]]
 

@@ -9,7 +9,7 @@ from specdec.builders.chain import Chain, ChainOptions
 from specdec.builders.coupled import Coupled, CoupledOptions
 from specdec.builders.sampled import Sampled, SampledOptions
 from specdec.chance import TargetChance, outcomes, seeded
-from specdec.contracts import Draw, NamedDeclaration, Shape, mismatches
+from specdec.contracts import NamedDeclaration, Shape, mismatches
 from specdec.decoder import Decoder
 from specdec.distributions import Sampling
 from specdec.drafters.tabular import TabularDrafterOptions
@@ -19,7 +19,7 @@ from specdec.losslessness.cases import Case, drawn_case, tabular_decoder
 from specdec.losslessness.enumeration import prove_run, prove_step
 from specdec.losslessness.transport import coupled_acceptance
 from specdec.targets.tabular import TabularTargetOptions
-from specdec.tree import TreeSketch
+from specdec.trees.draft_tree import Draw, TreeSketch
 from specdec.verifiers.chain import Chain as ChainRule
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from specdec.builders.dynamic import Dynamic, DynamicOptions
-from specdec.contracts import Draw, Gives, Shape
+from specdec.contracts import Gives, Shape
 from specdec.errors import SpecdecError
 from specdec.interfaces import BuildTools
+from specdec.trees.draft_tree import Draw
 
 KNOWN = json.loads((Path(__file__).parents[1] / "data" / "verification_known_answers.json").read_text())[
     "dynamic_tree_eagle2_vs_opttree"

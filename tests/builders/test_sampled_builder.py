@@ -7,9 +7,10 @@ from pydantic import ValidationError
 
 from specdec.builders.sampled import Sampled, SampledOptions
 from specdec.chance import outcomes, seeded
-from specdec.contracts import Draw, Gives, Shape
+from specdec.contracts import Gives, Shape
 from specdec.errors import SpecdecError
 from specdec.interfaces import BuildTools
+from specdec.trees.draft_tree import Draw
 
 TREES = Path(__file__).parents[2] / "trees"
 TOOLS = BuildTools(find_tree=lambda name: TREES / f"{name}.yaml")

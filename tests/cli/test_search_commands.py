@@ -11,7 +11,7 @@ from specdec.profiles.acceptance import AcceptanceProfile, CalibrationBin, read_
 from specdec.profiles.costs import CostModel, DrafterCost, read_costs, write_costs
 from specdec.search.hardware import predicted
 from specdec.search.values import expected_tokens
-from specdec.tree_files import read_tree
+from specdec.trees.tree_file import read_tree
 
 RATES = ((0.6, 0.2, 0.1), (0.5, 0.2, 0.1))
 

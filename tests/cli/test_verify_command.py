@@ -12,7 +12,7 @@ from specdec import builtin_plugin, hookspecs
 from specdec.checks import check, read
 from specdec.cli import app
 from specdec.compose import workshop
-from specdec.contracts import ALL_SHAPES, Draw, Guarantee, VerifierDeclaration
+from specdec.contracts import ALL_SHAPES, Guarantee, VerifierDeclaration
 from specdec.hookspecs import hookimpl
 from specdec.interfaces import PartOptions, Verifier
 from specdec.library import library
@@ -20,6 +20,7 @@ from specdec.losslessness.strategies import prove_strategy
 from specdec.plans import Workshop
 from specdec.plugins import registry_of
 from specdec.records import Verdict
+from specdec.trees.draft_tree import Draw
 
 
 class FirstChild(Verifier[PartOptions]):

@@ -29,7 +29,7 @@ from specdec.targets.huggingface import HuggingFaceTarget
 from specdec.targets.tabular import Tabular, TabularTargetOptions
 from specdec.training.saving import save_head
 from specdec.training.validation import Borrowed
-from specdec.tree import TreeSketch
+from specdec.trees.draft_tree import TreeSketch
 from specdec.verifiers.match import Match
 
 COMMON = {

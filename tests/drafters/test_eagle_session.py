@@ -18,7 +18,7 @@ from specdec.heads.fused_head import FusedHead
 from specdec.interfaces import BuildTools
 from specdec.noise import mix
 from specdec.records import Committed, HiddenStates
-from specdec.tree import TreeSketch
+from specdec.trees.draft_tree import TreeSketch
 
 CHAIN = Chain(ChainOptions(length=4))
 TREE = Fixed.build(FixedOptions(widths=[2, 2, 1]), BuildTools())

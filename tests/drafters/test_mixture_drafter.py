@@ -14,7 +14,7 @@ from specdec.exchange import DraftStart, Frontier
 from specdec.interfaces import BuildTools, Drafter, DraftSession, PartOptions
 from specdec.plugins import Kind
 from specdec.records import Candidates, Committed, HiddenStates, Scored
-from specdec.tree import TreeSketch
+from specdec.trees.draft_tree import TreeSketch
 
 TABLE = {"use": "tabular", "vocab": 6, "random": {"order": 3, "seed": 1, "sharpness": 3}}
 

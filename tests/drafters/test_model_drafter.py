@@ -18,7 +18,7 @@ from specdec.records import Committed, HiddenStates
 from specdec.tables import ProbabilityTable
 from specdec.targets.tabular import Tabular as TabularTarget
 from specdec.targets.tabular import TabularTargetOptions
-from specdec.tree import TreeSketch
+from specdec.trees.draft_tree import TreeSketch
 
 VOCAB = 7
 

@@ -11,7 +11,7 @@ from specdec.drafters.ngram import NOVELTY, NgramDrafter, NgramIndex, NgramOptio
 from specdec.exchange import DraftStart, Frontier
 from specdec.interfaces import BuildTools
 from specdec.records import Committed, HiddenStates
-from specdec.tree import TreeSketch
+from specdec.trees.draft_tree import TreeSketch
 
 TOKENS = st.lists(st.integers(0, 2), max_size=30)
 

@@ -3,7 +3,7 @@ from specdec.drafters.none import NoDrafter, NoneOptions
 from specdec.exchange import DraftStart, Frontier
 from specdec.interfaces import BuildTools
 from specdec.records import HiddenStates
-from specdec.tree import TreeSketch
+from specdec.trees.draft_tree import TreeSketch
 
 
 def test_nothing_is_proposed_for_any_node_and_nothing_is_asked_of_rows_that_ask_nothing():

@@ -5,14 +5,13 @@ import math
 import pytest
 import torch
 
-from specdec.contracts import Draw
 from specdec.drafters.recycling import TRUST, RecyclingDrafter, RecyclingOptions
 from specdec.errors import SpecError
 from specdec.exchange import DraftStart, Frontier
 from specdec.interfaces import BuildTools
 from specdec.lookup.successors import SuccessorTables, likeliest, read_successors, write_successors
 from specdec.records import Committed, HiddenStates, Scored
-from specdec.tree import TreeSketch
+from specdec.trees.draft_tree import Draw, TreeSketch
 
 
 def session_of(prompt, first, **options):

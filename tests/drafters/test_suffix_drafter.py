@@ -15,7 +15,7 @@ from specdec.exchange import DraftStart, Frontier
 from specdec.interfaces import BuildTools
 from specdec.lookup.datastore import build_datastore, write_datastore
 from specdec.records import Committed, HiddenStates, Scored
-from specdec.tree import TreeSketch
+from specdec.trees.draft_tree import TreeSketch
 
 UNREAD = Scored(torch.empty(0, 0))
 """What the target said; this drafter does not look at it."""

@@ -10,7 +10,7 @@ from specdec.records import Committed, HiddenStates, Scored
 from specdec.tables import RandomRows
 from specdec.targets.tabular import Tabular as TabularTarget
 from specdec.targets.tabular import TabularTargetOptions
-from specdec.tree import TreeSketch
+from specdec.trees.draft_tree import TreeSketch
 
 TARGET = TabularTarget(TabularTargetOptions(vocab=4, random=RandomRows(order=3, seed=1)))
 

@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 from specdec.builders.coupled import Coupled, CoupledOptions
 from specdec.builders.fixed import Fixed, FixedOptions
 from specdec.builders.sampled import Sampled, SampledOptions
-from specdec.contracts import Draw, Guarantee, Shape
+from specdec.contracts import Guarantee, Shape
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.losslessness.cases import Case, tabular_decoder
 from specdec.losslessness.enumeration import prove_step
 from specdec.plugins import Kind, load_registry
 from specdec.targets.tabular import TabularTargetOptions
+from specdec.trees.draft_tree import Draw
 
 VOCAB = 3
 RULES = {

@@ -9,7 +9,7 @@ import torch
 
 from specdec import builtin_plugin, hookspecs
 from specdec.checks import check, read
-from specdec.contracts import ALL_SHAPES, BuilderDeclaration, DrafterDeclaration, Draw, Gives, Shape, VerifierDeclaration
+from specdec.contracts import ALL_SHAPES, BuilderDeclaration, DrafterDeclaration, Gives, Shape, VerifierDeclaration
 from specdec.errors import PluginError
 from specdec.exchange import Frontier
 from specdec.hookspecs import hookimpl
@@ -19,7 +19,7 @@ from specdec.losslessness.strategies import prove_strategy
 from specdec.plans import Workshop
 from specdec.plugins import registry_of
 from specdec.records import Distributions, Verdict
-from specdec.tree import TreeSketch
+from specdec.trees.draft_tree import Draw, TreeSketch
 from specdec.verification import siblings
 from specdec.verifiers.multi_round import MultiRound
 

@@ -7,7 +7,7 @@ from specdec.builders.sampled import Sampled, SampledOptions
 from specdec.chance import SeededTargetChance
 from specdec.checks import check, read
 from specdec.compose import workshop
-from specdec.contracts import ALL_SHAPES, Draw, VerifierDeclaration
+from specdec.contracts import ALL_SHAPES, VerifierDeclaration
 from specdec.decoder import Decoder
 from specdec.errors import PluginError, SpecdecError
 from specdec.growth import Declared
@@ -17,6 +17,7 @@ from specdec.losslessness.enumeration import prove_run, prove_step
 from specdec.losslessness.pathwise import NotTheTargetsDraws
 from specdec.losslessness.strategies import prove_strategy
 from specdec.records import Verdict
+from specdec.trees.draft_tree import Draw
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound
 

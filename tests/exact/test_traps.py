@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from specdec.builders.chain import Chain, ChainOptions
-from specdec.contracts import BuilderDeclaration, Draw, Gives, Shape
+from specdec.contracts import BuilderDeclaration, Gives, Shape
 from specdec.decoder import Decoder
 from specdec.distributions import Sampling
 from specdec.drafters.tabular import Tabular as TabularDrafter
@@ -16,7 +16,7 @@ from specdec.interfaces import BuildTools, PartOptions, TreeBuilder, Verifier
 from specdec.losslessness.enumeration import prove_step
 from specdec.records import Verdict
 from specdec.targets.tabular import Tabular as TabularTarget
-from specdec.tree import TreeSketch
+from specdec.trees.draft_tree import Draw, TreeSketch
 from specdec.verifiers.chain import Chain as ChainRule
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound

@@ -9,7 +9,7 @@ from specdec.drafters.ngram import NgramDrafter, NgramOptions
 from specdec.errors import IncompatibleParts, SpecError
 from specdec.requests import Request
 from specdec.targets.capability import declaration
-from specdec.tree import root_only
+from specdec.trees.draft_tree import root_only
 
 REPEATING = [5, 6, 7, 8, 5, 6, 7, 9, 5, 6, 7]
 

@@ -18,7 +18,7 @@ from specdec.interfaces import Drafter, DraftSession, PartOptions, Verifier
 from specdec.losslessness.enumeration import prove_run, prove_step, step_law
 from specdec.records import Distributions, DraftProbs, Verdict
 from specdec.requests import Request
-from specdec.tree import root_only
+from specdec.trees.draft_tree import root_only
 from specdec.verifiers.chain import Chain as ChainRule
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound

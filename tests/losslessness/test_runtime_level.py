@@ -12,7 +12,7 @@ from specdec.losslessness.reference import reference_for
 from specdec.losslessness.runtime import prove_runtime
 from specdec.losslessness.tree_checks import TreeDifferences, check_trees, one_by_one, wanted_features, width_noise
 from specdec.records import HiddenStates, Scored
-from specdec.tree import validate
+from specdec.trees.draft_tree import validate
 from specdec.warp import Warp
 
 

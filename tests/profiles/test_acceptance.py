@@ -15,7 +15,7 @@ from specdec.profiles.acceptance import (
     replay,
     write_acceptance,
 )
-from specdec.tree_shapes import TreeShape
+from specdec.trees.tree_shape import TreeShape
 
 paths = st.lists(st.integers(0, 11), max_size=4).map(tuple)
 trails = st.lists(st.lists(paths, min_size=1, max_size=9).map(tuple), min_size=1, max_size=3)

@@ -12,7 +12,7 @@ from specdec.errors import SpecError
 from specdec.noise import request_key
 from specdec.profiles.acceptance import replay
 from specdec.search.acceptance_run import AcceptancePlan, measure_acceptance
-from specdec.tree_shapes import TreeShape
+from specdec.trees.tree_shape import TreeShape
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound
 

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from specdec.errors import SpecError
 from specdec.search.formats import TreeFormat, from_growmap, guess_format, read_foreign, to_growmap, write_foreign
-from specdec.tree_files import TreeFile, read_choices
-from specdec.tree_shapes import TreeShape
+from specdec.tree_search.tree_lists import read_choices
+from specdec.trees.tree_file import TreeFile
+from specdec.trees.tree_shape import TreeShape
 
 SHAPE = TreeShape.of([[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]])
 UMBRELLA_2X4 = {

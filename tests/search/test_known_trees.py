@@ -13,7 +13,7 @@ from specdec.search.dynamic_programming import optimal_trees
 from specdec.search.greedy import best_first
 from specdec.search.hardware import Bounds, best_tree
 from specdec.search.values import expected_tokens
-from specdec.tree_shapes import TreeShape
+from specdec.trees.tree_shape import TreeShape
 
 KNOWN = json.loads((Path(__file__).parents[1] / "data" / "verification_known_answers.json").read_text())
 VECTORS = [name for name in KNOWN["trees"] if "acceptance_by_rank" in KNOWN["trees"][name]]

@@ -20,7 +20,7 @@ from specdec.search.hardware import (
     step_seconds,
 )
 from specdec.search.values import expansions, expected_tokens, reach
-from specdec.tree_shapes import TreeShape
+from specdec.trees.tree_shape import TreeShape
 
 
 @st.composite

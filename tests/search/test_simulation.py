@@ -6,7 +6,7 @@ from specdec.profiles.costs import CostModel, DrafterCost
 from specdec.search.roofline import Machine, ModelSize, forward_seconds, roofline_costs
 from specdec.search.simulation import Task, play
 from specdec.search.values import expected_tokens
-from specdec.tree_shapes import TreeShape
+from specdec.trees.tree_shape import TreeShape
 
 RATES = Rates(((0.6, 0.2), (0.5, 0.2), (0.3, 0.1)))
 COSTS = CostModel(

@@ -17,9 +17,8 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
-from specdec.contracts import Draw
 from specdec.targets.assembly import RunSettings, assemble
-from specdec.tree import TreeSketch
+from specdec.trees.draft_tree import Draw, TreeSketch
 
 VOCAB = 96
 COMMON = {

@@ -8,7 +8,7 @@ from specdec.errors import SpecdecError, TargetMismatch
 from specdec.targets.assembly import RunSettings, assemble
 from specdec.targets.bitwise import BitwiseRuntime
 from specdec.targets.bitwise_forward import SHORTEST, path_length
-from specdec.tree import root_only
+from specdec.trees.draft_tree import root_only
 
 KINDS = ["llama", "gpt2", "mixtral", "qwen3_moe", "mistral", "gemma3"]
 ALL = Features(last=True, layers=(0, 1, 2))

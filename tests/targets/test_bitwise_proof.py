@@ -13,7 +13,7 @@ from specdec.targets.bitwise_loading import no_bitwise_because
 from specdec.targets.bitwise_proof import WIDTHS, fault_at, proved_forward
 from specdec.targets.capability import mask_plan
 from specdec.targets.model_call import ModelCall
-from specdec.tree import root_only
+from specdec.trees.draft_tree import root_only
 
 SMALL = 2.0**-20
 

@@ -3,12 +3,12 @@ import random
 import pytest
 import torch
 
-from specdec.contracts import Draw, Features
+from specdec.contracts import Features
 from specdec.errors import TargetMismatch
 from specdec.interfaces import BuildTools
 from specdec.targets import gguf_cache
 from specdec.targets.builtin import BuiltinOptions, BuiltinTarget
-from specdec.tree import TreeSketch, root_only
+from specdec.trees.draft_tree import Draw, TreeSketch, root_only
 
 
 def build(**options):

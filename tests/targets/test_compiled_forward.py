@@ -7,10 +7,10 @@ import torch
 from torch._dynamo.utils import counters
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from specdec.contracts import Draw, Features
+from specdec.contracts import Features
 from specdec.errors import TargetMismatch
 from specdec.targets.assembly import RunSettings, assemble
-from specdec.tree import TreeSketch
+from specdec.trees.draft_tree import Draw, TreeSketch
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 

@@ -9,7 +9,7 @@ from specdec.contracts import Features, TargetDeclaration
 from specdec.errors import SpecdecError, TargetMismatch
 from specdec.interfaces import BuildTools, TargetState
 from specdec.targets.huggingface import HuggingFaceOptions, HuggingFaceTarget
-from specdec.tree import root_only
+from specdec.trees.draft_tree import root_only
 
 TEMPLATE = (
     "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"

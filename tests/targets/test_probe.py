@@ -1,14 +1,14 @@
 import pytest
 import torch
 
-from specdec.contracts import Draw, Features
+from specdec.contracts import Features
 from specdec.errors import TargetMismatch
 from specdec.targets.admission import Limits
 from specdec.targets.capability import MaskPlan
 from specdec.targets.model_call import ModelCall
 from specdec.targets.probe import probed
 from specdec.targets.runtime import TransformerRuntime
-from specdec.tree import TreeSketch, root_only
+from specdec.trees.draft_tree import Draw, TreeSketch, root_only
 
 GOOD = ["llama", "gpt2", "mixtral", "qwen3_moe", "mistral", "gemma3"]
 

@@ -2,10 +2,10 @@ import pytest
 import torch
 
 from specdec.attention.prompt_batches import prompt_batches
-from specdec.contracts import Draw, Features
+from specdec.contracts import Features
 from specdec.errors import SpecdecError
 from specdec.targets.assembly import RunSettings, assemble
-from specdec.tree import TreeSketch, root_only
+from specdec.trees.draft_tree import Draw, TreeSketch, root_only
 
 TREES = ["llama", "gpt2", "mixtral", "qwen3_moe", "mistral", "gemma3"]
 EXACT = {"rtol": 1e-9, "atol": 1e-9}

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from specdec.contracts import Draw, Features
+from specdec.contracts import Features
 from specdec.errors import SpecdecError, TargetMismatch
-from specdec.tree import TreeSketch, root_only
+from specdec.trees.draft_tree import Draw, TreeSketch, root_only
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 

@@ -2,12 +2,12 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from specdec.contracts import Draw, Features
+from specdec.contracts import Features
 from specdec.errors import NumericsError, SpecError, TargetMismatch
 from specdec.interfaces import BuildTools
 from specdec.tables import ProbabilityTable, RandomRows, TableOptions
 from specdec.targets.tabular import Tabular, TabularTargetOptions
-from specdec.tree import TreeError, TreeSketch
+from specdec.trees.draft_tree import Draw, TreeError, TreeSketch
 
 NO_FEATURES = Features()
 RANDOM = RandomRows(order=3, seed=4)

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec.chance import Coins, SeededDraftChance, TargetChance, outcomes, seeded
-from specdec.contracts import Draw, Shape
+from specdec.contracts import Shape
 from specdec.distributions import Sampling, TokenDist
 from specdec.errors import NumericsError, PluginError
 from specdec.interfaces import PartOptions
-from specdec.tree import DraftTree, TreeSketch, root_only
+from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch, root_only
 from specdec.verifiers.chain import Chain
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound

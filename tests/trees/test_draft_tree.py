@@ -5,8 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.contracts import Draw
-from specdec.tree import DraftTree, TreeError, TreeSketch, root_only, validate
+from specdec.trees.draft_tree import DraftTree, Draw, TreeError, TreeSketch, root_only, validate
 
 VOCAB = 50
 

@@ -1,79 +1,17 @@
-"""Tree files: YAML to and from shapes, the options by which builders name one, and the tree lists of other projects."""
+"""Tree files: YAML to and from shapes."""
 
-import ast
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeAlias
+from typing import Any
 
 import yaml
-from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
-from specdec.errors import SpecdecError, SpecError
-from specdec.files.paths import is_file
+from specdec.errors import SpecError
 from specdec.files.yaml_document import compose
-from specdec.interfaces import PartOptions
-from specdec.tree_shapes import MAX_NODES, RankPath, TreeShape, check_path
-
-
-def _find(name: str, info: ValidationInfo) -> str:
-    """The file of a tree name, if whoever validates brings `find_tree` in the context."""
-    find: Callable[[str], Path] | None = (info.context or {}).get("find_tree")
-    if find is None:
-        return name
-    try:
-        return str(find(name))
-    except SpecdecError as error:
-        raise ValueError(str(error)) from error
-
-
-TreeName: TypeAlias = Annotated[str, AfterValidator(_find), Field(min_length=1, description="a tree file: name or path")]
-Paths: TypeAlias = Annotated[tuple[RankPath, ...], Field(min_length=1, description="the shape itself: paths of ranks")]
-Widths: TypeAlias = Annotated[
-    tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1, description="children of every node, level by level")
-]
-
-
-def one_shape(*, file: str | None, paths: Sequence[Sequence[int]] | None, widths: Sequence[int] | None) -> TreeShape | None:
-    """The shape that exactly one of the three gives; None for a `file` that is still a name.
-
-    Raises SpecError for none or several, and for what is wrong with the one.
-    """
-    given = [name for name, value in (("file", file), ("paths", paths), ("widths", widths)) if value is not None]
-    if len(given) != 1:
-        raise SpecError(f"a tree needs exactly one of file, paths and widths; got {' and '.join(given) or 'none'}")
-    if file is not None:
-        return read_tree(Path(file)).shape if is_file(Path(file)) else None
-    return TreeShape.of(paths) if paths is not None else TreeShape.k_ary(widths or ())
-
-
-class ShapeOptions(PartOptions):
-    """The shape of a builder's tree: exactly one of file, paths and widths."""
-
-    file: Annotated[TreeName | None, Field(description="a tree file: name or path")] = None
-    paths: Annotated[Paths | None, Field(description="the shape itself: paths of ranks")] = None
-    widths: Annotated[Widths | None, Field(description="children of every node, level by level")] = None
-
-    @model_validator(mode="after")
-    def _one_shape(self) -> Self:
-        try:
-            one_shape(file=self.file, paths=self.paths, widths=self.widths)
-        except SpecError as error:
-            raise ValueError(str(error)) from error
-        return self
-
-    @property
-    def known_shape(self) -> TreeShape | None:
-        """The shape; None for a file that is still a bare name."""
-        return one_shape(file=self.file, paths=self.paths, widths=self.widths)
-
-    def shape(self, find_tree: Callable[[str], Path]) -> TreeShape:
-        """The shape, its file found and read. Raises SpecError for one that is malformed."""
-        known = self.known_shape
-        return known if known is not None else read_tree(find_tree(self.file or "")).shape
-
+from specdec.trees.tree_shape import MAX_NODES, RankPath, TreeShape, check_path
 
 _KEYS = ("name", "source", "predicted", "paths", "chain", "widths")
 _PREDICTED = ("tau", "speedup", "basis")
@@ -200,41 +138,3 @@ def format_tree(tree: TreeFile) -> str:
 def write_tree(tree: TreeFile, path: Path) -> None:
     """Write a tree file."""
     path.write_text(format_tree(tree), encoding="utf-8")
-
-
-def from_choices(choices: Sequence[Sequence[int]]) -> TreeShape:
-    """The shape of a list of rank lists: `medusa_choices` of Medusa, `choices.py` of EAGLE, vLLM's `speculative_token_tree`.
-
-    Its order is kept where it may be. *Source: arXiv 2401.10774, 2401.15077.*
-    """
-    return TreeShape.of(choices)
-
-
-def read_choices(text: str, *, variable: str | None = None, origin: str = "the list") -> TreeShape:
-    """`from_choices` of a literal (JSON, or Python lists and tuples), or of a Python file that assigns it to `variable`.
-
-    Nothing is executed. Raises SpecError with the line where there is one.
-    """
-    try:
-        module = ast.parse(text.strip())
-    except SyntaxError as error:
-        raise SpecError(f"{origin}: line {error.lineno}: neither JSON nor Python: {error.msg}") from error
-    values = {
-        target.id: statement.value
-        for statement in module.body
-        if isinstance(statement, ast.Assign)
-        for target in statement.targets
-        if isinstance(target, ast.Name)
-    }
-    last = module.body[-1] if module.body else None
-    value = last.value if variable is None and isinstance(last, ast.Expr) else values.get(variable or next(iter(values), ""))
-    if value is None:
-        wanted = "no list" if variable is None else f"no list called {variable!r}"
-        raise SpecError(f"{origin}: {wanted}; names found: {', '.join(values) or 'none'}")
-    try:
-        choices = ast.literal_eval(value)
-        return from_choices(choices)
-    except SpecError as error:
-        raise SpecError(f"{origin}: line {value.lineno}: {error}") from error
-    except (ValueError, TypeError) as error:
-        raise SpecError(f"{origin}: line {value.lineno}: a list of lists of ranks is needed") from error

@@ -6,11 +6,20 @@ Structure lives on the host as plain integers, so that plug-ins read it without 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from torch import Tensor
 
-from specdec.contracts import Draw
 from specdec.errors import SpecdecError
+
+
+class Draw(StrEnum):
+    """How the children of one node were picked from the drafter's distribution q."""
+
+    DETERMINISTIC = "deterministic"
+    IID = "iid"
+    WITHOUT_REPLACEMENT = "without-replacement"
+    COUPLED = "coupled"
 
 
 class TreeError(SpecdecError):

@@ -4,18 +4,10 @@ from pathlib import Path
 import pytest
 
 from specdec.errors import SpecError
-from specdec.tree_files import (
-    Prediction,
-    TreeFile,
-    format_tree,
-    from_choices,
-    one_shape,
-    parse_tree,
-    read_choices,
-    read_tree,
-    write_tree,
-)
-from specdec.tree_shapes import TreeShape
+from specdec.tree_builders.shape_options import one_shape
+from specdec.tree_search.tree_lists import from_choices, read_choices
+from specdec.trees.tree_file import Prediction, TreeFile, format_tree, parse_tree, read_tree, write_tree
+from specdec.trees.tree_shape import TreeShape
 
 TREES = Path(__file__).parents[1] / "trees"
 HEAD = "name: t\nsource: here\n"

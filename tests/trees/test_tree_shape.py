@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import specdec
 from specdec.errors import SpecError
-from specdec.tree_shapes import MAX_NODES, TreeShape, from_graph, to_graph
+from specdec.trees.tree_shape import MAX_NODES, TreeShape, from_graph, to_graph
 
 
 @st.composite

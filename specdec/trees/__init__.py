@@ -1,0 +1,1 @@
+"""Draft trees: the data of a step, shapes by rank, and the files that name shapes."""
