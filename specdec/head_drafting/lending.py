@@ -9,7 +9,7 @@ from torch.nn import functional
 from specdec.errors import TargetMismatch
 from specdec.heads.checkpoint import HeadCheckpoint
 from specdec.interfaces import Target
-from specdec.packing import linear
+from specdec.nn.packed_linear import linear
 
 STAND_IN = 0
 """What a head reads for a token that its own embeddings lack: a worse draft, never a wrong output."""

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specdec.attention.tree_mask import RowNodes
 from specdec.exchange import Frontier
+from specdec.nn.tree_mask import RowNodes
 from specdec.trees.draft_tree import TreeSketch
 
 

@@ -12,15 +12,15 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from specdec.attention.kv_cache import KvCache, LayerShape
-from specdec.attention.prompt_batches import prompt_batches
-from specdec.attention.tree_mask import RowNodes, additive, chain_mask, tree_mask, tree_positions
 from specdec.errors import TargetMismatch
 from specdec.exchange import DraftStart, Frontier
 from specdec.head_drafting.lending import Embed, Readout
 from specdec.head_drafting.sequence import SequenceDraft
 from specdec.heads.fused_head import FusedHead
 from specdec.interfaces import DraftSession
+from specdec.nn.kv_cache import KvCache, LayerShape
+from specdec.nn.prefill_batches import prompt_batches
+from specdec.nn.tree_mask import RowNodes, additive, chain_mask, tree_mask, tree_positions
 from specdec.records import Committed, Distributions, HiddenStates, Proposal, Scored
 
 CHUNK = 512

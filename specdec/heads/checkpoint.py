@@ -14,7 +14,7 @@ from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
 from specdec.heads.layer import Attention
 from specdec.heads.published import is_published, read_head_config
-from specdec.heads.rope import inverse_frequencies
+from specdec.nn.rope import inverse_frequencies
 
 EMBEDDING, LM_HEAD = "embed_tokens.weight", "lm_head.weight"
 MAPS = ("draft_ids", "d2t", "t2d")

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from specdec.fused_layer import FusedNorm, fused_attention, fused_mlp, fused_norm, signed
-from specdec.grouped_attention import laid_side_by_side
 from specdec.heads.config import HeadConfig
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
 from specdec.heads.layer import CacheUpdate, RmsNorm
-from specdec.packing import Linear, joined
+from specdec.nn.fused_llama import FusedNorm, fused_attention, fused_mlp, fused_norm, signed
+from specdec.nn.grouped_query_attention import laid_side_by_side
+from specdec.nn.packed_linear import Linear, joined
 
 
 class _Entered(NamedTuple):

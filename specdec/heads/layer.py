@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from specdec.grouped_attention import grouped_attention
 from specdec.heads.config import HeadConfig
-from specdec.heads.rope import inverse_frequencies, rotate
+from specdec.nn.grouped_query_attention import grouped_attention
+from specdec.nn.rope import inverse_frequencies, rotate
 
 CacheUpdate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """Takes the new keys and values [rows, kv heads, nodes, dim], rotated; gives all that may be attended to, in slot order."""

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from specdec.errors import CheckpointError
 from specdec.heads.config import HeadConfig
-from specdec.heads.rope import inverse_frequencies
+from specdec.nn.rope import inverse_frequencies
 
 SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
 

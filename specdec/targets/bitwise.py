@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from specdec.attention.path_cache import PathCache
 from specdec.contracts import Features
 from specdec.errors import NumericsError
 from specdec.interfaces import TargetState
+from specdec.nn.path_kv_cache import PathCache
 from specdec.records import HiddenStates, Scored
 from specdec.targets.admission import (
     Draft,

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specdec.attention.path_cache import PathCache
 from specdec.contracts import Features
+from specdec.nn.path_kv_cache import PathCache
 from specdec.targets.capability import MaskPlan
 from specdec.targets.masking import mask_argument
 from specdec.targets.model_call import ModelCall, ModelOutput

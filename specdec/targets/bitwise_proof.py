@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specdec.attention.path_cache import PathCache
 from specdec.contracts import Features
 from specdec.errors import TargetMismatch
+from specdec.nn.path_kv_cache import PathCache
 from specdec.targets.bitwise_forward import SHORTEST, FixedForward, PlacedToken
 from specdec.targets.capability import MaskPlan
 from specdec.targets.model_call import FORWARD_FAULTS, ModelCall

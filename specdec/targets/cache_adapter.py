@@ -5,8 +5,8 @@ from typing import Any
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from specdec.attention.kv_cache import KvCache, LayerShape
-from specdec.attention.path_cache import PathCache
+from specdec.nn.kv_cache import KvCache, LayerShape
+from specdec.nn.path_kv_cache import PathCache
 
 
 class SlotLayer(CacheLayerMixin):  # type: ignore[misc]

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specdec.attention.kv_cache import KvCache
 from specdec.contracts import Features
-from specdec.grouped_attention import FEW_NODES, laid_side_by_side
+from specdec.nn.grouped_query_attention import FEW_NODES, laid_side_by_side
+from specdec.nn.kv_cache import KvCache
 from specdec.records import HiddenStates
 from specdec.targets.fused_forward import FusedForward
 

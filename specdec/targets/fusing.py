@@ -3,7 +3,7 @@
 from typing import Any, Literal
 
 from specdec.errors import TargetMismatch
-from specdec.packing import PACKED_DTYPES
+from specdec.nn.packed_linear import PACKED_DTYPES
 from specdec.targets.compiled_forward import CompiledForward
 from specdec.targets.fused_forward import FusedForward, not_fusable_because
 from specdec.targets.model_call import ModelCall

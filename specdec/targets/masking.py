@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdec.attention.tree_mask import additive
+from specdec.nn.tree_mask import additive
 from specdec.targets.capability import MaskPlan
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specdec.attention.kv_cache import LayerShape
 from specdec.contracts import Features
 from specdec.errors import TargetMismatch
+from specdec.nn.kv_cache import LayerShape
 from specdec.records import HiddenStates
 from specdec.targets.capability import text_config
 from specdec.targets.compiled_forward import CompiledForward

@@ -48,7 +48,7 @@ def in_use() -> int:
 
 def caches() -> Iterator[int]:
     """Bytes that every cache of keys and values now alive has room for."""
-    from specdec.attention.kv_cache import KvCache
+    from specdec.nn.kv_cache import KvCache
 
     for thing in gc.get_objects():
         if type(thing) is KvCache:

@@ -9,8 +9,6 @@ from statistics import median
 
 import torch
 
-from specdec.attention.kv_cache import KvCache, LayerShape
-from specdec.attention.tree_mask import RowNodes, additive, tree_mask, tree_positions
 from specdec.builders.dynamic import Dynamic, DynamicOptions
 from specdec.builders.fixed import Fixed, FixedOptions
 from specdec.contracts import DrafterDeclaration, Gives
@@ -20,6 +18,8 @@ from specdec.drafters.none import NoDrafter
 from specdec.exchange import TargetFacts
 from specdec.growth import Declared
 from specdec.interfaces import BuildTools, Drafter, DraftSession, PartOptions, Prefilled, Target, TargetState
+from specdec.nn.kv_cache import KvCache, LayerShape
+from specdec.nn.tree_mask import RowNodes, additive, tree_mask, tree_positions
 from specdec.records import PHASES, Distributions, Scored
 from specdec.requests import Request
 from specdec.targets.allocator import keep_freed_memory

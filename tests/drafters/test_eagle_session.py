@@ -5,7 +5,6 @@ import itertools
 import pytest
 import torch
 
-from specdec.attention import prompt_batches
 from specdec.builders.chain import Chain, ChainOptions
 from specdec.builders.dynamic import Dynamic, DynamicOptions
 from specdec.builders.fixed import Fixed, FixedOptions
@@ -16,6 +15,7 @@ from specdec.head_drafting.session import HeadSession
 from specdec.heads.config import Inputs
 from specdec.heads.fused_head import FusedHead
 from specdec.interfaces import BuildTools
+from specdec.nn import prefill_batches as prompt_batches
 from specdec.noise import mix
 from specdec.records import Committed, HiddenStates
 from specdec.trees.draft_tree import TreeSketch

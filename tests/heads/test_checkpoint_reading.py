@@ -14,7 +14,7 @@ from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
 from specdec.heads.location import locate_head
 from specdec.heads.published import read_head_config
-from specdec.heads.rope import inverse_frequencies, rotate
+from specdec.nn.rope import inverse_frequencies, rotate
 from specdec.training.saving import save_head
 from specdec.training.validation import Borrowed
 

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from specdec.grouped_attention import FEW_NODES
 from specdec.heads.config import HeadConfig, Inputs
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
 from specdec.heads.fused_head import FusedHead
+from specdec.nn.grouped_query_attention import FEW_NODES
 
 SIZES = {
     "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,

@@ -5,7 +5,7 @@ from specdec.errors import CheckpointError
 from specdec.heads.config import HeadConfig, Inputs
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
-from specdec.heads.rope import inverse_frequencies, rotate
+from specdec.nn.rope import inverse_frequencies, rotate
 
 
 def config(**changes) -> HeadConfig:

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specdec.attention.tree_mask import RowNodes, additive, tree_mask, tree_positions
 from specdec.builders.dynamic import Dynamic, DynamicOptions
 from specdec.builders.fixed import Fixed, FixedOptions
 from specdec.builders.sampled import Sampled, SampledOptions
 from specdec.contracts import Features
 from specdec.distributions import Sampling, draft_probs
 from specdec.drafters.tabular import TabularDrafterOptions
+from specdec.nn.tree_mask import RowNodes, additive, tree_mask, tree_positions
 from specdec.requests import Request
 from specdec.trees.draft_tree import Draw, TreeError, TreeSketch, root_only, validate
 from specdec.verifiers.match import Match

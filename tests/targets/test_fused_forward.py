@@ -4,9 +4,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
-from specdec.attention.kv_cache import KvCache
 from specdec.contracts import Features
 from specdec.errors import TargetMismatch
+from specdec.nn.kv_cache import KvCache
 from specdec.targets.assembly import RunSettings, assemble
 from specdec.targets.cache_adapter import slot_cache
 from specdec.targets.fused_forward import FusedForward, not_fusable_because

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from specdec.attention.prompt_batches import prompt_batches
 from specdec.contracts import Features
 from specdec.errors import SpecdecError
+from specdec.nn.prefill_batches import prompt_batches
 from specdec.targets.assembly import RunSettings, assemble
 from specdec.trees.draft_tree import Draw, TreeSketch, root_only
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from specdec.packing import can_pack, linear
+from specdec.nn.packed_linear import can_pack, linear
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])

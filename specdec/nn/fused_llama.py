@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from specdec.grouped_attention import grouped_attention
-from specdec.packing import Linear, joined
+from specdec.nn.grouped_query_attention import grouped_attention
+from specdec.nn.packed_linear import Linear, joined
 
 FEW_ROWS = 4
 """Up to so many rows, a layer norm of twice the width takes a CPU less time than the operations of a root-mean-square norm."""

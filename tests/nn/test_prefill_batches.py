@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.attention.prompt_batches import ELSEWHERE, FORWARD_IN_TOKENS, prompt_batches
+from specdec.nn.prefill_batches import ELSEWHERE, FORWARD_IN_TOKENS, prompt_batches
 
 LENGTHS = st.lists(st.integers(0, 400), min_size=1, max_size=7)
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specdec.attention.kv_cache import LayerShape
 from specdec.errors import NumericsError
+from specdec.nn.kv_cache import LayerShape
 
 BLOCK = 256
 """Pools grow by multiples of so many slots."""

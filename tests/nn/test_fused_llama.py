@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.fused_layer import FEW_ROWS, fused_norm
+from specdec.nn.fused_llama import FEW_ROWS, fused_norm
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float64: 1e-12}
 

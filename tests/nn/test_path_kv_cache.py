@@ -3,9 +3,9 @@ import random
 import pytest
 import torch
 
-from specdec.attention.kv_cache import LayerShape
-from specdec.attention.path_cache import BLOCK, PathCache
 from specdec.errors import NumericsError
+from specdec.nn.kv_cache import LayerShape
+from specdec.nn.path_kv_cache import BLOCK, PathCache
 
 HEADS, DIM, SCRATCH = 2, 3, 4
 SHAPE = LayerShape(HEADS, DIM, DIM + 1, torch.float32, torch.device("cpu"))

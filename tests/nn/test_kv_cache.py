@@ -3,8 +3,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.attention.kv_cache import BLOCK, KvCache, LayerShape
 from specdec.errors import NumericsError
+from specdec.nn.kv_cache import BLOCK, KvCache, LayerShape
 
 CPU = torch.device("cpu")
 SHAPES = (

@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from specdec.attention.tree_mask import RowNodes, additive, ancestors_or_self, chain_mask, tree_mask, tree_positions
+from specdec.nn.tree_mask import RowNodes, additive, ancestors_or_self, chain_mask, tree_mask, tree_positions
 
 
 def random_row(nodes, length, seed, first=0):

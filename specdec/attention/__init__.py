@@ -1,1 +1,0 @@
-"""The KV cache and the tree mask: torch only, shared by targets and drafters."""
