@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from specdec.compose import load
     from specdec.decoder import Decoder, StreamEvent
-    from specdec.distributions import Sampling
     from specdec.errors import SpecdecError
     from specdec.records import Generation, StepRecord
     from specdec.requests import Request
+    from specdec.sampling.params import Sampling
 
 __all__ = ["Decoder", "Generation", "Request", "Sampling", "SpecdecError", "StepRecord", "StreamEvent", "load"]
 

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specdec.chance import Coins, seeded
-from specdec.distributions import Sampling
 from specdec.errors import SpecError
 from specdec.growth import Declared, Grower
 from specdec.guarding import PartGuard
@@ -17,8 +15,10 @@ from specdec.places import Places, Run
 from specdec.proposals import checked_verdict
 from specdec.records import PHASES, Committed, Generation, Scored, StepRecord, Verdict
 from specdec.requests import Request, Row, check_batch_size, open_rows, requests_of
+from specdec.sampling.logits_warper import TargetDists
+from specdec.sampling.params import Sampling
+from specdec.sampling.rng import Coins, seeded
 from specdec.trees.draft_tree import DraftTree
-from specdec.warp import TargetDists
 from specdec.watching import StepView, Watch
 
 __all__ = ["Declared", "Decoder", "Run", "StreamEvent"]

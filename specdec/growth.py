@@ -5,9 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from specdec.chance import DraftChance
 from specdec.contracts import BuilderDeclaration, DrafterDeclaration, VerifierDeclaration
-from specdec.distributions import draft_probs
 from specdec.errors import NumericsError, PluginError
 from specdec.exchange import Budget, Frontier, Memory
 from specdec.guarding import PartGuard
@@ -15,6 +13,8 @@ from specdec.interfaces import Drafter, DraftSession, Target, TreeBuilder
 from specdec.proposals import ProposalCheck
 from specdec.records import Answer, Candidates, DraftProbs
 from specdec.requests import Row
+from specdec.sampling.distribution import draft_probs
+from specdec.sampling.rng import DraftChance
 from specdec.trees.draft_tree import DraftTree, Draw, TreeError, root_only, validate
 from specdec.trimming import trimmed
 

@@ -15,12 +15,12 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 from typing_extensions import TypeVar
 
-from specdec.chance import DraftChance, TargetChance
 from specdec.contracts import BuilderDeclaration, DrafterDeclaration, Features, TargetDeclaration, VerifierDeclaration
 from specdec.exchange import Budget, DraftStart, Frontier, TargetFacts
 from specdec.records import Answer, Committed, Proposal, Scored, Verdict
+from specdec.sampling.logits_warper import TargetDists
+from specdec.sampling.rng import DraftChance, TargetChance
 from specdec.trees.draft_tree import DraftTree
-from specdec.warp import TargetDists
 
 __all__ = [
     "Budget",

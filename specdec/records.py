@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specdec.contracts import Features, Guarantee
 from specdec.errors import NumericsError, PluginError
-from specdec.ranking import best_tokens
+from specdec.sampling.topk import best_tokens
 from specdec.trees.draft_tree import DraftTree
 
 Ranked: TypeAlias = tuple[list[list[int]], list[list[float]]]

@@ -4,10 +4,10 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from specdec.distributions import Sampling
 from specdec.errors import SpecError
 from specdec.files.validation import faults
 from specdec.prompts import check_text
+from specdec.sampling.params import Sampling
 
 SEEDS = 2**63
 """Seeds lie below."""

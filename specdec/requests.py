@@ -7,19 +7,19 @@ from typing import Any
 
 from torch import Tensor
 
-from specdec.chance import Coins
 from specdec.contracts import Guarantee
-from specdec.distributions import Sampling
 from specdec.errors import SpecError
 from specdec.exchange import Memory
 from specdec.interfaces import Target
-from specdec.noise import mix, request_key
 from specdec.prompts import encode
 from specdec.records import Generation, Scored, StepRecord, TokenLogprobs
 from specdec.request_checks import check_options, sampling_of
+from specdec.sampling.keyed_noise import mix, request_key
+from specdec.sampling.logits_warper import LogitsProcessor, Warp
+from specdec.sampling.params import Sampling
+from specdec.sampling.rng import Coins
 from specdec.stopping import Emitted, StopRules
 from specdec.trees.draft_tree import root_only
-from specdec.warp import LogitsProcessor, Warp
 
 Conversation = Sequence[Mapping[str, str]]
 

@@ -8,11 +8,11 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from specdec.distributions import Sampling
 from specdec.errors import SpecdecError
 from specdec.files.validation import faults
 from specdec.files.yaml_document import Document, KeyPath, Origin, Problem, from_mapping, read_file
 from specdec.layering import at_key, layered, override_documents, wholes_first
+from specdec.sampling.params import Sampling
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 

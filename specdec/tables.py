@@ -14,7 +14,7 @@ from torch import Tensor
 
 from specdec.errors import SpecError
 from specdec.interfaces import PartOptions
-from specdec.noise import mix, uniforms
+from specdec.sampling.keyed_noise import mix, uniforms
 
 SUM_TOLERANCE = 1e-9
 MOST_TOKENS = 1 << 20

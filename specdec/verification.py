@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import TypeAlias
 
-from specdec.chance import TargetChance
-from specdec.distributions import TokenDist
 from specdec.errors import NumericsError, PluginError
 from specdec.records import Verdict
+from specdec.sampling.distribution import TokenDist
+from specdec.sampling.rng import TargetChance
 from specdec.trees.draft_tree import DraftTree, Draw
 
 TryChildren: TypeAlias = Callable[[int, tuple[int, ...]], tuple[int | None, TokenDist]]

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from specdec.records import StepRecord, Verdict
+from specdec.sampling.logits_warper import TargetDists
 from specdec.trees.draft_tree import DraftTree
-from specdec.warp import TargetDists
 
 
 @dataclass(frozen=True, slots=True, eq=False)

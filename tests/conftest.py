@@ -12,11 +12,11 @@ from specdec.builders.fixed import Fixed, FixedOptions
 from specdec.builders.sampled import Sampled, SampledOptions
 from specdec.contracts import BuilderDeclaration, Features, Gives
 from specdec.decoder import Decoder
-from specdec.distributions import Sampling
 from specdec.drafters.tabular import Tabular as TabularDrafter
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.growth import Declared
 from specdec.interfaces import BuildTools, PartOptions, Target
+from specdec.sampling.params import Sampling
 from specdec.tables import RandomRows
 from specdec.targets.tabular import Tabular as TabularTarget
 from specdec.targets.tabular import TabularTargetOptions

@@ -3,7 +3,6 @@ from dataclasses import fields
 
 import pytest
 
-from specdec.distributions import Sampling
 from specdec.drafters.model import ModelDrafter, ModelOptions
 from specdec.drafters.none import NoDrafter
 from specdec.drafters.tabular import TabularDrafterOptions
@@ -11,6 +10,7 @@ from specdec.errors import SpecError
 from specdec.interfaces import BuildTools
 from specdec.records import PHASES, Generation, StepRecord
 from specdec.requests import Request
+from specdec.sampling.params import Sampling
 
 TIMES = ("seconds", "prefill_seconds")
 

@@ -3,11 +3,11 @@ from dataclasses import replace
 
 import pytest
 
-from specdec.chance import seeded
-from specdec.distributions import Sampling
 from specdec.errors import SpecError
-from specdec.noise import request_key
 from specdec.requests import Request, open_rows, requests_of
+from specdec.sampling.keyed_noise import request_key
+from specdec.sampling.params import Sampling
+from specdec.sampling.rng import seeded
 
 WRONG = {
     "limit 0": ({"max_new_tokens": 0}, "max_new_tokens: got 0; expected a whole number of at least 1"),

@@ -9,9 +9,9 @@ import torch
 
 from specdec.bench.measurements import Counts
 from specdec.decoder import Decoder
-from specdec.distributions import Sampling
 from specdec.records import PHASES, StepRecord
 from specdec.requests import Request
+from specdec.sampling.params import Sampling
 from specdec.watching import StepView, draft_levels
 
 

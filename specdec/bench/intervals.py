@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specdec.noise import mix, uniforms
+from specdec.sampling.keyed_noise import mix, uniforms
 
 RESAMPLES = 4000
 

@@ -11,11 +11,11 @@ from specdec.bench.peers import ASSISTED, GENERATE, LOOKUP, Peer, peer_contender
 from specdec.checks import built, check, read
 from specdec.compose import build, target_override
 from specdec.decoder import Decoder
-from specdec.distributions import Sampling
 from specdec.errors import SpecError
 from specdec.interfaces import BuildTools, Target
 from specdec.plans import Chosen, Plan, Workshop
 from specdec.plugins import Kind
+from specdec.sampling.params import Sampling
 
 PLAIN_PARTS = {"drafter": {"use": "none"}, "tree": {"use": "chain"}, "verifier": {"use": "match"}}
 

@@ -16,7 +16,7 @@ from specdec.bench.results import ResultsFile
 from specdec.bench.settings import BenchSettings
 from specdec.errors import SpecdecError, SpecdecWarning, SpecError
 from specdec.exchange import TargetFacts
-from specdec.noise import request_key
+from specdec.sampling.keyed_noise import request_key
 
 WARMUP_TOKENS = 16
 """Tokens of an answer that warms up."""

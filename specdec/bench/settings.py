@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from specdec.bench.measurements import Cell
-from specdec.distributions import Cuts, Sampling, Temperature
+from specdec.sampling.params import Cuts, Sampling, Temperature
 
 Dtype = Literal["float32", "bfloat16", "float16", "float64"]
 

@@ -10,7 +10,6 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from specdec.builder_memory import Costs, Learned, Looks
-from specdec.chance import DraftChance
 from specdec.contracts import BuilderDeclaration, Gives, Shape
 from specdec.errors import SpecdecError
 from specdec.exchange import Budget, Frontier
@@ -20,6 +19,7 @@ from specdec.profiles.acceptance import AcceptanceProfile, read_acceptance
 from specdec.profiles.costs import CostModel, read_costs
 from specdec.profiles.pricing import Prices, shipped_costs
 from specdec.records import Answer, DraftProbs
+from specdec.sampling.rng import DraftChance
 from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch, Worth, root_only
 
 FARTHEST = 3

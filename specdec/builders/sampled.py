@@ -7,12 +7,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from specdec.chance import DraftChance
 from specdec.contracts import BuilderDeclaration, Gives
 from specdec.errors import SpecdecError
 from specdec.exchange import Budget, Frontier
 from specdec.interfaces import BuildTools, PartOptions, TreeBuilder
 from specdec.records import Answer, DraftProbs
+from specdec.sampling.rng import DraftChance
 from specdec.shape_growth import shape_declaration
 from specdec.tree_builders.shape_options import ShapeOptions
 from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch

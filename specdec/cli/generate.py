@@ -15,10 +15,10 @@ from specdec.contracts import Guarantee
 from specdec.decoder import Decoder, StreamEvent
 from specdec.errors import SpecdecError, SpecError, TargetMismatch
 from specdec.interfaces import TextCodec
-from specdec.noise import request_key
 from specdec.plans import Plan
 from specdec.prompts import encode
 from specdec.records import Generation
+from specdec.sampling.keyed_noise import request_key
 from specdec.text import Detokenizer
 from specdec.trees.draft_tree import Draw
 

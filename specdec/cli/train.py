@@ -82,8 +82,8 @@ def answer(
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
     """Prints progress after each batch."""
-    from specdec.distributions import Sampling
     from specdec.files.validation import faults
+    from specdec.sampling.params import Sampling
     from specdec.training.conversations import read_messages
     from specdec.training.distill import DistillPlan, distill, questions_of
 

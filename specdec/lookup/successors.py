@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specdec.errors import SpecError
 from specdec.lookup.array_files import Array, read_arrays, write_arrays
-from specdec.ranking import top_columns
+from specdec.sampling.topk import top_columns
 
 KIND = "successors"
 

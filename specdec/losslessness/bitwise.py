@@ -13,10 +13,10 @@ from specdec.errors import SpecdecError, TargetMismatch
 from specdec.losslessness.ledger import greedy
 from specdec.losslessness.levels import Level, LevelResult, Outcome, Progress
 from specdec.losslessness.real_prompts import prompts_for, room
-from specdec.noise import mix
 from specdec.plans import Plan, Workshop
 from specdec.plugins import Kind
 from specdec.records import Generation
+from specdec.sampling.keyed_noise import mix
 from specdec.trees.draft_tree import Draw
 
 OPTION = "bitwise"

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from specdec.decoder import Decoder
-from specdec.distributions import TokenDist
 from specdec.losslessness.callables import Answered, Answering, ask, judged_part
 from specdec.losslessness.evidence import Evidence, Leaning, decide
 from specdec.losslessness.levels import Level, LevelResult
@@ -20,8 +19,9 @@ from specdec.losslessness.reference import Reference
 from specdec.losslessness.sampled_report import curves, statements, tests, verdict
 from specdec.losslessness.statistics import FALSE_ALARM, Floats
 from specdec.losslessness.trial import Trial
-from specdec.noise import mix, uniforms
-from specdec.warp import Warp
+from specdec.sampling.distribution import TokenDist
+from specdec.sampling.keyed_noise import mix, uniforms
+from specdec.sampling.logits_warper import Warp
 
 ANSWER_TOKENS = 16
 CALLS = 16

@@ -11,8 +11,8 @@ from specdec.losslessness.real_prompts import prompts_for, room
 from specdec.losslessness.runtime import LEAST_NOISE, NEAR_TIE
 from specdec.losslessness.tree_checks import WIDTHS, wanted_features, width_noise
 from specdec.losslessness.trial import Trial
-from specdec.noise import mix
-from specdec.warp import Warp
+from specdec.sampling.keyed_noise import mix
+from specdec.sampling.logits_warper import Warp
 
 ANSWER_TOKENS = 32
 

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from specdec.decoder import Decoder
-from specdec.distributions import Sampling
 from specdec.drafters.tabular import Tabular as TabularDrafter
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.growth import Declared
 from specdec.interfaces import BuildTools, PartOptions, TreeBuilder, Verifier
+from specdec.sampling.params import Sampling
 from specdec.tables import RandomRows
 from specdec.targets.tabular import Tabular as TabularTarget
 from specdec.targets.tabular import TabularTargetOptions

@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from specdec.chance import Coins, DraftChance, TargetChance, outcomes
 from specdec.errors import NumericsError, SpecdecError
-from specdec.noise import mix
+from specdec.sampling.enumeration import outcomes
+from specdec.sampling.keyed_noise import mix
+from specdec.sampling.rng import Coins, DraftChance, TargetChance
 
 REPEATS = 8
 """Of the first leaf: a hidden draw among four equal tokens stays hidden in one of 65,536 proofs."""

@@ -9,10 +9,8 @@ from math import fsum
 
 from torch import Tensor
 
-from specdec.chance import Coins
 from specdec.contracts import Features
 from specdec.decoder import Decoder
-from specdec.distributions import Sampling
 from specdec.exchange import DraftStart
 from specdec.growth import Grower
 from specdec.interfaces import Target
@@ -23,8 +21,10 @@ from specdec.losslessness.pathwise import Witness, check_run, check_step, shares
 from specdec.losslessness.transport import MOST_TOKENS, best_acceptance
 from specdec.records import HiddenStates, Verdict
 from specdec.requests import Request, Row, open_rows
+from specdec.sampling.logits_warper import Warp
+from specdec.sampling.params import Sampling
+from specdec.sampling.rng import Coins
 from specdec.trees.draft_tree import DraftTree
-from specdec.warp import Warp
 
 PROBES = 24
 """Walks from which the size of an enumeration is guessed."""

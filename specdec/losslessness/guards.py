@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from specdec.chance import DraftChance
 from specdec.contracts import BuilderDeclaration
 from specdec.decoder import Decoder
 from specdec.errors import PluginError, SpecdecError
@@ -13,6 +12,7 @@ from specdec.exchange import Budget, Frontier
 from specdec.interfaces import BuildTools, PartOptions, TreeBuilder
 from specdec.losslessness.coins import NotAFunctionOfItsCoins, OutOfTime
 from specdec.records import Answer, Verdict
+from specdec.sampling.rng import DraftChance
 from specdec.trees.draft_tree import DraftTree
 
 

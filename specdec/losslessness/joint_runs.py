@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 from specdec.decoder import Decoder
-from specdec.distributions import Sampling, cut
 from specdec.exchange import DraftStart, Frontier
 from specdec.interfaces import DraftSession
 from specdec.losslessness.long_runs import RealRow
@@ -16,8 +15,10 @@ from specdec.losslessness.overhearing import Context, Notes
 from specdec.losslessness.reference import Reference
 from specdec.losslessness.row_runs import row_sampling, table_decoder
 from specdec.losslessness.statistics import ChiSquare, Floats, chi_square
-from specdec.noise import mix
 from specdec.plans import Plan
+from specdec.sampling.distribution import cut
+from specdec.sampling.keyed_noise import mix
+from specdec.sampling.params import Sampling
 from specdec.trees.draft_tree import TreeSketch
 
 WIDTH = 4

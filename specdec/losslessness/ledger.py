@@ -8,10 +8,10 @@ from typing import Any
 from torch import Tensor
 
 from specdec.contracts import Features
-from specdec.distributions import Sampling
 from specdec.interfaces import Target
 from specdec.losslessness.tree_checks import one_by_one
-from specdec.warp import Warp
+from specdec.sampling.logits_warper import Warp
+from specdec.sampling.params import Sampling
 
 LISTED = 50
 """Divergences that are listed one by one."""

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from specdec.decoder import Decoder
-from specdec.distributions import TokenDist, cut
 from specdec.losslessness.evidence import Evidence, bets
 from specdec.losslessness.overhearing import Context, Notes, overheard
 from specdec.losslessness.reference import Reference
 from specdec.losslessness.statistics import Floats, pit
-from specdec.noise import mix, uniforms
-from specdec.warp import Warp
+from specdec.sampling.distribution import TokenDist, cut
+from specdec.sampling.keyed_noise import mix, uniforms
+from specdec.sampling.logits_warper import Warp
 
 ROW_TOKENS = 32
 """Tokens of a real row that is kept for the runs on memoised rows: the likeliest of p and q together."""

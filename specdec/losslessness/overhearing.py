@@ -9,10 +9,11 @@ from torch import Tensor
 
 from specdec.contracts import DrafterDeclaration
 from specdec.decoder import Decoder
-from specdec.distributions import Cuts, draft_probs
 from specdec.exchange import DraftStart, Frontier
 from specdec.interfaces import BuildTools, Drafter, DraftSession, PartOptions
 from specdec.records import Candidates, Committed, Distributions, HiddenStates, Proposal, Scored
+from specdec.sampling.distribution import draft_probs
+from specdec.sampling.params import Cuts
 
 Context = tuple[int, ...]
 """All tokens before the one in question, prompt included."""

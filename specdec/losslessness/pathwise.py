@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from specdec.chance import TargetChance
 from specdec.decoder import Decoder
-from specdec.distributions import TokenDist
 from specdec.errors import SpecdecError
 from specdec.losslessness.exact import TOLERANCE
 from specdec.records import Verdict
+from specdec.sampling.distribution import TokenDist
+from specdec.sampling.logits_warper import TargetDists
+from specdec.sampling.rng import TargetChance
 from specdec.trees.draft_tree import DraftTree, Draw
-from specdec.warp import TargetDists
 
 
 class NotTheTargetsDraws(SpecdecError):

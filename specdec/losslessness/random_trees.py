@@ -1,6 +1,6 @@
 """Draft trees of any shape, to be scored by a target: which tokens and parents, follows from a key."""
 
-from specdec.noise import mix
+from specdec.sampling.keyed_noise import mix
 from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch
 
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from specdec.errors import TargetMismatch
 from specdec.interfaces import Target
-from specdec.noise import mix
 from specdec.prompts import encode
+from specdec.sampling.keyed_noise import mix
 
 QUESTIONS = (
     "Name three things that a cat and a river have in common.",

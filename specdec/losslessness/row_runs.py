@@ -9,7 +9,6 @@ import torch
 
 from specdec.checks import built
 from specdec.decoder import Decoder
-from specdec.distributions import Sampling, cut
 from specdec.drafters.tabular import Tabular as TabularDrafter
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.growth import Declared
@@ -17,9 +16,11 @@ from specdec.interfaces import BuildTools
 from specdec.losslessness.evidence import Bets, Evidence, bets
 from specdec.losslessness.long_runs import RealRow
 from specdec.losslessness.statistics import Floats
-from specdec.noise import mix, uniforms
 from specdec.plans import Plan
 from specdec.plugins import Kind
+from specdec.sampling.distribution import cut
+from specdec.sampling.keyed_noise import mix, uniforms
+from specdec.sampling.params import Sampling
 from specdec.targets.tabular import Tabular as TabularTarget
 from specdec.targets.tabular import TabularTargetOptions
 

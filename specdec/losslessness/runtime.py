@@ -23,10 +23,10 @@ from specdec.losslessness.tree_checks import (
     wanted_features,
     width_noise,
 )
-from specdec.noise import mix
 from specdec.plans import Plan, Workshop
 from specdec.plugins import Kind
-from specdec.warp import Warp
+from specdec.sampling.keyed_noise import mix
+from specdec.sampling.logits_warper import Warp
 
 NEAR_TIE = 2.0
 """Times the width noise: a gap of more is a fault, whatever the text looks like."""

@@ -8,7 +8,6 @@ from specdec.checks import check, read
 from specdec.compose import build
 from specdec.contracts import Gives, Guarantee
 from specdec.decoder import Decoder
-from specdec.distributions import Cuts, Sampling
 from specdec.errors import PluginError, SpecdecError
 from specdec.losslessness.coins import NotAFunctionOfItsCoins, OutOfTime
 from specdec.losslessness.enumeration import prove_run, prove_step, step_size
@@ -20,6 +19,7 @@ from specdec.losslessness.report import Instance, StrategyProof
 from specdec.losslessness.stand_ins import StandIn, stand_in
 from specdec.plans import Plan, Workshop
 from specdec.plugins import Kind
+from specdec.sampling.params import Cuts, Sampling
 
 SECONDS = 20.0
 """Time that a proof is cut to, at the nominal rate; on a slower machine it takes longer."""

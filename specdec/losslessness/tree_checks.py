@@ -10,8 +10,8 @@ from specdec.contracts import Features
 from specdec.interfaces import Target, TargetState
 from specdec.losslessness.random_trees import chain_of, random_tree
 from specdec.losslessness.reference import Reference
-from specdec.noise import mix
 from specdec.records import HiddenStates, Scored
+from specdec.sampling.keyed_noise import mix
 from specdec.trees.draft_tree import DraftTree, root_only
 
 WIDTHS = (2, 4, 8, 16)

@@ -12,8 +12,8 @@ from specdec.decoder import Decoder
 from specdec.errors import SpecError
 from specdec.growth import Declared
 from specdec.interfaces import TextCodec, TreeBuilder
-from specdec.noise import request_key
 from specdec.profiles.acceptance import DIGITS, AcceptanceProfile, counts, encoded
+from specdec.sampling.keyed_noise import request_key
 from specdec.search.probing import Listener, Offers, Probe, StepCounts, Trials
 from specdec.trees.draft_tree import Draw
 from specdec.trees.tree_shape import RankPath

@@ -10,11 +10,11 @@ from specdec.decoder import Decoder
 from specdec.drafters.ngram import NgramDrafter, NgramOptions
 from specdec.errors import SpecError
 from specdec.growth import Declared
-from specdec.noise import mix
 from specdec.places import Run
 from specdec.profiles.costs import CostModel, DrafterCost
 from specdec.records import StepRecord
 from specdec.requests import Request
+from specdec.sampling.keyed_noise import mix
 from specdec.search.metering import Meter, Metered, Samples, Wandering, fresh_token, steadied
 
 DRAFT_WIDTHS = (1, 2, 4, 8, 16)

@@ -8,15 +8,15 @@ from statistics import median
 from time import perf_counter
 from typing import ClassVar
 
-from specdec.chance import DraftChance, TargetChance
 from specdec.contracts import BuilderDeclaration, Gives, Shape
 from specdec.errors import SpecdecError
 from specdec.exchange import Budget, Frontier
 from specdec.interfaces import BuildTools, PartOptions, TreeBuilder
 from specdec.records import Answer, DraftProbs, Verdict
+from specdec.sampling.logits_warper import TargetDists
+from specdec.sampling.rng import DraftChance, TargetChance
 from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch
 from specdec.verifiers.match import Match
-from specdec.warp import TargetDists
 
 GOLDEN = 0.618
 """Of the vocabulary lies between two tokens of the texts that are measured on."""

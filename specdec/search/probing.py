@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from math import exp
 from typing import ClassVar
 
-from specdec.chance import DraftChance
 from specdec.contracts import BuilderDeclaration, Gives, Shape
 from specdec.errors import SpecdecError
 from specdec.exchange import Budget, Frontier
 from specdec.interfaces import BuildTools, PartOptions, TreeBuilder
 from specdec.profiles.acceptance import CalibrationBin
 from specdec.records import Answer, Candidates, DraftProbs
+from specdec.sampling.rng import DraftChance
 from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch, root_only
 from specdec.trees.tree_shape import RankPath
 from specdec.watching import StepView, draft_levels, ranked_children

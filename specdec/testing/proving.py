@@ -10,7 +10,6 @@ from specdec.builders.fixed import Fixed, FixedOptions
 from specdec.builders.sampled import Sampled, SampledOptions
 from specdec.contracts import NamedDeclaration, mismatches
 from specdec.decoder import Decoder
-from specdec.distributions import Sampling
 from specdec.drafters.tabular import Tabular as TabularDrafter
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.growth import Declared
@@ -20,6 +19,7 @@ from specdec.losslessness.exact import ExactProof
 from specdec.losslessness.guards import with_smaller_drafts
 from specdec.losslessness.proof_plan import CUTS
 from specdec.losslessness.stand_ins import StandIn, stand_in
+from specdec.sampling.params import Sampling
 from specdec.targets.tabular import Tabular as TabularTarget
 from specdec.targets.tabular import TabularTargetOptions
 from specdec.testing.report import Checked, CheckFailed

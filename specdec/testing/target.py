@@ -10,9 +10,9 @@ from torch import Tensor
 from specdec.contracts import Features
 from specdec.guarding import PartGuard
 from specdec.interfaces import BuildTools, PartOptions, Target, TargetState
-from specdec.noise import mix
 from specdec.plugins import Kind
 from specdec.records import Scored
+from specdec.sampling.keyed_noise import mix
 from specdec.testing.opening import opened, part_name
 from specdec.testing.report import Checked, CheckFailed
 from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch

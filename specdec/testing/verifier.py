@@ -5,12 +5,13 @@ from typing import Any
 
 import torch
 
-from specdec.chance import seeded
 from specdec.contracts import Guarantee, Shape
-from specdec.distributions import Sampling
 from specdec.errors import PluginError, SpecdecError
 from specdec.interfaces import BuildTools, PartOptions, Verifier
 from specdec.plugins import Kind
+from specdec.sampling.logits_warper import Warp
+from specdec.sampling.params import Sampling
+from specdec.sampling.rng import seeded
 from specdec.testing.opening import Opened, opened, part_name
 from specdec.testing.proving import (
     GREEDY,
@@ -27,7 +28,6 @@ from specdec.testing.proving import (
 )
 from specdec.testing.report import Checked, CheckFailed
 from specdec.trees.draft_tree import Draw, TreeSketch
-from specdec.warp import Warp
 
 MODELS = 8
 """One model of each temper."""

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from specdec.sampling.logits_warper import TargetDists
 from specdec.trees.draft_tree import DraftTree
-from specdec.warp import TargetDists
 from specdec.watching import StepView
 
 

@@ -2,13 +2,13 @@
 
 from typing import ClassVar
 
-from specdec.chance import TargetChance
 from specdec.contracts import ALL_SHAPES, VerifierDeclaration
 from specdec.interfaces import BuildTools, PartOptions, Verifier
 from specdec.records import Verdict
+from specdec.sampling.logits_warper import TargetDists
+from specdec.sampling.rng import TargetChance
 from specdec.trees.draft_tree import DraftTree, Draw
 from specdec.verification import siblings
-from specdec.warp import TargetDists
 
 ACCEPTS = frozenset(Draw)
 

@@ -2,14 +2,14 @@
 
 from typing import ClassVar
 
-from specdec.chance import TargetChance
 from specdec.contracts import ALL_SHAPES, VerifierDeclaration
-from specdec.distributions import TokenDist
 from specdec.interfaces import BuildTools, PartOptions, Verifier
 from specdec.records import Verdict
+from specdec.sampling.distribution import TokenDist
+from specdec.sampling.logits_warper import TargetDists
+from specdec.sampling.rng import TargetChance
 from specdec.trees.draft_tree import DraftTree, Draw
 from specdec.verification import descend
-from specdec.warp import TargetDists
 
 ACCEPTS = frozenset({Draw.DETERMINISTIC, Draw.IID, Draw.WITHOUT_REPLACEMENT})
 

@@ -12,9 +12,9 @@ from collections import defaultdict
 from pathlib import Path
 
 import specdec
-from specdec.distributions import Sampling
 from specdec.errors import NumericsError, TargetMismatch
 from specdec.interfaces import BuildTools
+from specdec.sampling.params import Sampling
 from specdec.targets.builtin import BuiltinOptions, BuiltinTarget
 
 EAGLE = {"use": "eagle", "head": "builtin"}

@@ -13,9 +13,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import specdec
-from specdec.distributions import Sampling
 from specdec.interfaces import BuildTools
-from specdec.noise import gumbels, mix
+from specdec.sampling.keyed_noise import gumbels, mix
+from specdec.sampling.params import Sampling
 from specdec.targets.builtin import BuiltinOptions, BuiltinTarget
 from specdec.targets.gguf_cache import unpacked_folder
 

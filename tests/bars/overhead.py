@@ -13,7 +13,6 @@ from specdec.builders.dynamic import Dynamic, DynamicOptions
 from specdec.builders.fixed import Fixed, FixedOptions
 from specdec.contracts import DrafterDeclaration, Gives
 from specdec.decoder import Decoder
-from specdec.distributions import Sampling
 from specdec.drafters.none import NoDrafter
 from specdec.exchange import TargetFacts
 from specdec.growth import Declared
@@ -22,6 +21,7 @@ from specdec.nn.kv_cache import KvCache, LayerShape
 from specdec.nn.tree_mask import RowNodes, additive, tree_mask, tree_positions
 from specdec.records import PHASES, Distributions, Scored
 from specdec.requests import Request
+from specdec.sampling.params import Sampling
 from specdec.targets.allocator import keep_freed_memory
 from specdec.verifiers.match import Match
 

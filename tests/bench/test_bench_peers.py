@@ -7,8 +7,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from specdec.bench.contender import Task, run_task
 from specdec.bench.lineup import Choice, Lineup
 from specdec.compose import load, workshop
-from specdec.distributions import Sampling
 from specdec.errors import SpecError
+from specdec.sampling.params import Sampling
 
 pytestmark = pytest.mark.slow
 

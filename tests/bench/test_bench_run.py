@@ -11,8 +11,8 @@ from specdec.bench.lineup import Choice, Lineup
 from specdec.bench.measurements import Header
 from specdec.bench.results import ResultsFile, read_results
 from specdec.compose import load, workshop
-from specdec.distributions import Sampling
 from specdec.errors import SpecdecWarning, SpecError
+from specdec.sampling.params import Sampling
 
 
 def test_plain_decoding_is_always_there_and_all_have_the_same_prompts_and_caps(measure):

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec.chance import DraftChance, seeded
 from specdec.exchange import Budget, Frontier
 from specdec.interfaces import TreeBuilder
 from specdec.records import Candidates, Distributions, DraftProbs
+from specdec.sampling.rng import DraftChance, seeded
 from specdec.trees.draft_tree import DraftTree, validate
 
 Law = Callable[[tuple[int, ...]], Sequence[float]]

@@ -6,7 +6,6 @@ import pytest
 
 from specdec.builder_memory import Learned, Looks
 from specdec.builders.adaptive import Adaptive, AdaptiveOptions
-from specdec.chance import seeded
 from specdec.contracts import Gives, Shape
 from specdec.errors import SpecdecError, SpecError
 from specdec.exchange import Budget, Memory
@@ -14,6 +13,7 @@ from specdec.interfaces import BuildTools
 from specdec.profiles.acceptance import AcceptanceProfile, CalibrationBin, write_acceptance
 from specdec.profiles.costs import CostModel, DrafterCost, write_costs
 from specdec.records import Candidates, StepRecord
+from specdec.sampling.rng import seeded
 from specdec.trees.draft_tree import Draw
 from specdec.trimming import trimmed
 

@@ -1,10 +1,10 @@
 import pytest
 
 from specdec.builders.chain import Chain, ChainOptions
-from specdec.chance import outcomes
 from specdec.contracts import Gives, Shape
 from specdec.errors import SpecdecError
 from specdec.interfaces import BuildTools
+from specdec.sampling.enumeration import outcomes
 from specdec.trees.draft_tree import Draw
 
 

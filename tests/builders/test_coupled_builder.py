@@ -8,23 +8,24 @@ import torch
 from specdec.builders.chain import Chain, ChainOptions
 from specdec.builders.coupled import Coupled, CoupledOptions
 from specdec.builders.sampled import Sampled, SampledOptions
-from specdec.chance import TargetChance, outcomes, seeded
 from specdec.contracts import NamedDeclaration, Shape, mismatches
 from specdec.decoder import Decoder
-from specdec.distributions import Sampling
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.errors import PluginError
 from specdec.interfaces import BuildTools, PartOptions
 from specdec.losslessness.cases import Case, drawn_case, tabular_decoder
 from specdec.losslessness.enumeration import prove_run, prove_step
 from specdec.losslessness.transport import coupled_acceptance
+from specdec.sampling.enumeration import outcomes
+from specdec.sampling.logits_warper import Warp
+from specdec.sampling.params import Sampling
+from specdec.sampling.rng import TargetChance, seeded
 from specdec.targets.tabular import TabularTargetOptions
 from specdec.trees.draft_tree import Draw, TreeSketch
 from specdec.verifiers.chain import Chain as ChainRule
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound
 from specdec.verifiers.point_mass import PointMass
-from specdec.warp import Warp
 
 VOCAB = 3
 P, Q = (0.5, 0.3, 0.2), (0.3, 0.2, 0.5)

@@ -6,10 +6,11 @@ import torch
 from pydantic import ValidationError
 
 from specdec.builders.sampled import Sampled, SampledOptions
-from specdec.chance import outcomes, seeded
 from specdec.contracts import Gives, Shape
 from specdec.errors import SpecdecError
 from specdec.interfaces import BuildTools
+from specdec.sampling.enumeration import outcomes
+from specdec.sampling.rng import seeded
 from specdec.trees.draft_tree import Draw
 
 TREES = Path(__file__).parents[2] / "trees"

@@ -8,7 +8,6 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from specdec.contracts import DrafterDeclaration, Features, Gives
 from specdec.decoder import Decoder
-from specdec.distributions import Sampling
 from specdec.drafters.eagle import EagleDrafter
 from specdec.drafters.eagle3 import Eagle3Drafter
 from specdec.drafters.none import NoDrafter, NoneOptions
@@ -19,6 +18,7 @@ from specdec.heads.config import HeadConfig, Inputs
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
 from specdec.interfaces import BuildTools, PartOptions
+from specdec.sampling.params import Sampling
 from specdec.targets.assembly import RunSettings, assemble
 from specdec.targets.huggingface import HuggingFaceTarget
 

@@ -7,13 +7,13 @@ from specdec.builders.dynamic import Dynamic, DynamicOptions
 from specdec.builders.fixed import Fixed, FixedOptions
 from specdec.builders.sampled import Sampled, SampledOptions
 from specdec.decoder import Decoder
-from specdec.distributions import Sampling
 from specdec.drafters.model import ModelDrafter, ModelOptions
 from specdec.drafters.ngram import NgramDrafter, NgramOptions
 from specdec.drafters.none import NoDrafter, NoneOptions
 from specdec.growth import Declared
 from specdec.interfaces import BuildTools, PartOptions
 from specdec.requests import Request
+from specdec.sampling.params import Sampling
 from specdec.targets.tabular import Tabular, TabularTargetOptions
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound

@@ -11,10 +11,10 @@ from specdec.builders.dynamic import Dynamic, DynamicOptions
 from specdec.builders.fixed import Fixed, FixedOptions
 from specdec.builders.sampled import Sampled, SampledOptions
 from specdec.contracts import NamedDeclaration, mismatches
-from specdec.distributions import Cuts, Sampling
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.losslessness.cases import drawn_case, tabular_decoder
 from specdec.losslessness.enumeration import prove_run, prove_step
+from specdec.sampling.params import Cuts, Sampling
 from specdec.verifiers.chain import Chain as ChainRule
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound

@@ -7,7 +7,6 @@ import pytest
 from specdec.builders.chain import Chain, ChainOptions
 from specdec.contracts import BuilderDeclaration, Gives, Shape
 from specdec.decoder import Decoder
-from specdec.distributions import Sampling
 from specdec.drafters.tabular import Tabular as TabularDrafter
 from specdec.errors import PluginError, SpecdecError
 from specdec.exchange import Frontier
@@ -15,6 +14,7 @@ from specdec.growth import Declared
 from specdec.interfaces import BuildTools, PartOptions, TreeBuilder, Verifier
 from specdec.losslessness.enumeration import prove_step
 from specdec.records import Verdict
+from specdec.sampling.params import Sampling
 from specdec.targets.tabular import Tabular as TabularTarget
 from specdec.trees.draft_tree import Draw, TreeSketch
 from specdec.verifiers.chain import Chain as ChainRule

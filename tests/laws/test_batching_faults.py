@@ -3,12 +3,12 @@
 import pytest
 
 from specdec.contracts import DrafterDeclaration, Gives
-from specdec.distributions import Sampling
 from specdec.drafters.model import ModelDrafter, ModelOptions
 from specdec.drafters.ngram import NgramDrafter, NgramOptions
 from specdec.interfaces import BuildTools, Drafter, DraftSession, PartOptions
 from specdec.records import Candidates
 from specdec.requests import Request
+from specdec.sampling.params import Sampling
 
 
 def told(generation):

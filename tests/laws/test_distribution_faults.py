@@ -8,9 +8,7 @@ import torch
 from specdec.builders.chain import Chain, ChainOptions
 from specdec.builders.fixed import Fixed, FixedOptions
 from specdec.builders.sampled import Sampled, SampledOptions
-from specdec.chance import Coins, DraftChance, TargetChance, outcomes, seeded
 from specdec.contracts import DrafterDeclaration, Gives, NamedDeclaration, mismatches
-from specdec.distributions import Cuts, Sampling, draft_probs
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.errors import PluginError
 from specdec.exchange import Budget
@@ -18,12 +16,16 @@ from specdec.interfaces import Drafter, DraftSession, PartOptions, Verifier
 from specdec.losslessness.enumeration import prove_run, prove_step, step_law
 from specdec.records import Distributions, DraftProbs, Verdict
 from specdec.requests import Request
+from specdec.sampling.distribution import draft_probs
+from specdec.sampling.enumeration import outcomes
+from specdec.sampling.logits_warper import Warp
+from specdec.sampling.params import Cuts, Sampling
+from specdec.sampling.rng import Coins, DraftChance, TargetChance, seeded
 from specdec.trees.draft_tree import root_only
 from specdec.verifiers.chain import Chain as ChainRule
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound
 from specdec.verifiers.point_mass import PointMass
-from specdec.warp import Warp
 
 GREEDY_CHAIN = (Chain, ChainOptions(length=1))
 SAMPLED_CHAIN = (Chain, ChainOptions(length=1, draw="sampled"))

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from specdec.builders.fixed import Fixed, FixedOptions
-from specdec.distributions import Sampling
 from specdec.drafters.tabular import TabularDrafterOptions
+from specdec.sampling.params import Sampling
 from specdec.verifiers.match import Match
 from specdec.verifiers.point_mass import PointMass
 

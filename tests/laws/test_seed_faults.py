@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from specdec.distributions import Sampling
 from specdec.requests import Request
+from specdec.sampling.params import Sampling
 
 
 def test_b17_a_seeded_request_answers_alike_alone_and_beside_any_neighbours(compose, table, strategy):

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec.distributions import Sampling
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.errors import SpecError
 from specdec.interfaces import TextCodec
+from specdec.sampling.params import Sampling
 from specdec.stopping import Emitted, StopRules
 from specdec.targets.tabular import LetterCodec
 

@@ -10,10 +10,11 @@ from specdec.builders.dynamic import Dynamic, DynamicOptions
 from specdec.builders.fixed import Fixed, FixedOptions
 from specdec.builders.sampled import Sampled, SampledOptions
 from specdec.contracts import Features
-from specdec.distributions import Sampling, draft_probs
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.nn.tree_mask import RowNodes, additive, tree_mask, tree_positions
 from specdec.requests import Request
+from specdec.sampling.distribution import draft_probs
+from specdec.sampling.params import Sampling
 from specdec.trees.draft_tree import Draw, TreeError, TreeSketch, root_only, validate
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound

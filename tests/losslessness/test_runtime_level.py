@@ -12,8 +12,8 @@ from specdec.losslessness.reference import reference_for
 from specdec.losslessness.runtime import prove_runtime
 from specdec.losslessness.tree_checks import TreeDifferences, check_trees, one_by_one, wanted_features, width_noise
 from specdec.records import HiddenStates, Scored
+from specdec.sampling.logits_warper import Warp
 from specdec.trees.draft_tree import validate
-from specdec.warp import Warp
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,11 @@ from specdec.builders.chain import Chain, ChainOptions
 from specdec.builders.dynamic import Dynamic, DynamicOptions
 from specdec.builders.fixed import Fixed, FixedOptions
 from specdec.builders.sampled import Sampled, SampledOptions
-from specdec.distributions import Sampling
 from specdec.drafters.ngram import NgramDrafter, NgramOptions
 from specdec.errors import SpecError
-from specdec.noise import request_key
 from specdec.profiles.acceptance import replay
+from specdec.sampling.keyed_noise import request_key
+from specdec.sampling.params import Sampling
 from specdec.search.acceptance_run import AcceptancePlan, measure_acceptance
 from specdec.trees.tree_shape import TreeShape
 from specdec.verifiers.match import Match

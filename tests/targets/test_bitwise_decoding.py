@@ -5,9 +5,9 @@ import torch
 from transformers import BloomConfig, LlamaConfig
 
 import specdec
-from specdec.distributions import Sampling
 from specdec.errors import NumericsError, TargetMismatch
 from specdec.interfaces import BuildTools
+from specdec.sampling.params import Sampling
 from specdec.targets.assembly import RunSettings, assemble
 from specdec.targets.builtin import BuiltinOptions, BuiltinTarget
 from specdec.targets.huggingface import HuggingFaceOptions, HuggingFaceTarget

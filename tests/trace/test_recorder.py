@@ -2,10 +2,10 @@
 
 import pytest
 
-from specdec.distributions import Sampling
+from specdec.sampling.logits_warper import Warp
+from specdec.sampling.params import Sampling
 from specdec.trace.recorder import drafter_names
 from specdec.trace.steps import Ending
-from specdec.warp import Warp
 
 HOT = {"sampling": {"temperature": 1.0}}
 

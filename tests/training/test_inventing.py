@@ -4,8 +4,8 @@ import pytest
 from typer.testing import CliRunner
 
 from specdec.cli import app
-from specdec.distributions import Sampling
 from specdec.errors import SpecError, TargetMismatch
+from specdec.sampling.params import Sampling
 from specdec.training.inventing import BARREN, invent, user_opening
 
 SETTINGS = {"max_new_tokens": 6, "batch": 4, "seed": 5}

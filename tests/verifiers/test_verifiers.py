@@ -8,17 +8,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec.chance import Coins, SeededDraftChance, TargetChance, outcomes, seeded
 from specdec.contracts import Shape
-from specdec.distributions import Sampling, TokenDist
 from specdec.errors import NumericsError, PluginError
 from specdec.interfaces import PartOptions
+from specdec.sampling.distribution import TokenDist
+from specdec.sampling.enumeration import outcomes
+from specdec.sampling.logits_warper import Warp
+from specdec.sampling.params import Sampling
+from specdec.sampling.rng import Coins, SeededDraftChance, TargetChance, seeded
 from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch, root_only
 from specdec.verifiers.chain import Chain
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound
 from specdec.verifiers.point_mass import PointMass
-from specdec.warp import Warp
 
 VOCAB = 4
 ROOT_POSITION = 7

@@ -11,8 +11,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from specdec.distributions import UNUSABLE_ROW, Sampling, TokenDist, cut, point_mass
 from specdec.errors import NumericsError, SpecdecError, SpecError
+from specdec.sampling.distribution import UNUSABLE_ROW, TokenDist, cut, point_mass
+from specdec.sampling.params import Sampling
 from specdec.trees.draft_tree import DraftTree
 
 LogitsProcessor: TypeAlias = Callable[[Tensor, Tensor], Tensor]

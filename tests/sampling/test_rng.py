@@ -6,9 +6,10 @@ import pytest
 import torch
 from scipy.stats import chi2
 
-from specdec.chance import SeededDraftChance, SeededTargetChance, outcomes, seeded
 from specdec.errors import NumericsError, SpecdecError
-from specdec.noise import gumbels, mix, request_key, uniforms
+from specdec.sampling.enumeration import outcomes
+from specdec.sampling.keyed_noise import gumbels, mix, request_key, uniforms
+from specdec.sampling.rng import SeededDraftChance, SeededTargetChance, seeded
 
 FALSE_ALARM = 1e-6
 """Of every chi-square test here, if its seed were drawn anew."""

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec.ranking import BLOCK, best_tokens, top_columns
 from specdec.records import Candidates, Distributions
+from specdec.sampling.topk import BLOCK, best_tokens, top_columns
 
 
 def naive(row, count, target_ids=None):

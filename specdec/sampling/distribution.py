@@ -1,19 +1,13 @@
-"""From logits to probabilities: the only owner of temperature, cuts, penalties and logits processors.
+"""Distributions over tokens: truncated, renormalised, and drawn from."""
 
-The order and meaning are those of `transformers.generate`: bias and penalties, minimum length, user processors, temperature,
-top-k, top-p, min-p. Presence and frequency penalties have OpenAI's meaning: they look at generated tokens only.
-"""
-
-import re
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeAlias
 
 import torch
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 from torch import Tensor
 
-from specdec.chance import TargetChance
 from specdec.errors import NumericsError
+from specdec.sampling.params import Cuts
+from specdec.sampling.rng import TargetChance
 
 FIRST_CUT = 256
 """Tokens that top-p looks at first. A full sort of 49,152 costs 11 ms, the likeliest 256 cost 0.1 and 4,096 cost 0.4."""
@@ -21,80 +15,7 @@ FIRST_CUT = 256
 CUT_GROWTH = 4
 """How many times more tokens it looks at when these were too few."""
 
-LEAST_TEMPERATURE = 1e-6
-"""Below, logits divided by it leave nothing but the likeliest token, and at last what a float64 can hold."""
-
 UNUSABLE_ROW = "a row of logits has NaN or no finite value: every token is forbidden"
-
-
-def _token_id(value: Any, info: ValidationInfo) -> Any:
-    """The keys of JSON are texts; elsewhere nothing but a whole number is one."""
-    if info.mode == "json" and isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value):
-        return int(value)
-    if type(value) is not int:
-        raise ValueError("a token id is a whole number")
-    return value
-
-
-def _is_usable(temperature: float) -> float:
-    if 0 < temperature < LEAST_TEMPERATURE:
-        raise ValueError(f"got {temperature:g}, expected 0, which is greedy, or at least {LEAST_TEMPERATURE:g}")
-    return temperature
-
-
-TokenId: TypeAlias = Annotated[int, BeforeValidator(_token_id)]
-Temperature: TypeAlias = Annotated[float, Field(ge=0, strict=True), AfterValidator(_is_usable)]
-Bias: TypeAlias = Annotated[float, Field(strict=True)]
-
-
-class Cuts(BaseModel):
-    """Temperature and the three cuts of the tail."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    temperature: Annotated[Temperature | None, Field(description="0 is greedy; unset: 1 if any cut is given, else 0")] = None
-    top_k: Annotated[
-        int | None, Field(ge=1, strict=True, description="keep the k likeliest tokens, and those tied with the last")
-    ] = None
-    top_p: Annotated[
-        float | None, Field(gt=0, le=1, strict=True, description="keep the smallest set with at least this mass")
-    ] = None
-    min_p: Annotated[
-        float | None, Field(ge=0, le=1, strict=True, description="drop tokens below this share of the likeliest")
-    ] = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _resolve_temperature(cls, values: Any) -> Any:
-        if isinstance(values, dict) and values.get("temperature") is None:
-            cut = any(values.get(name) is not None for name in ("top_k", "top_p", "min_p"))
-            return {**values, "temperature": 1.0 if cut else 0.0}
-        return values
-
-
-class Sampling(Cuts):
-    """How the target's logits become the distribution that is decoded."""
-
-    repetition_penalty: Annotated[
-        float, Field(gt=0, strict=True, description="divides (or multiplies) logits of seen tokens")
-    ] = 1.0
-    presence_penalty: Annotated[
-        float, Field(ge=-10, le=10, strict=True, description="subtracted once for a generated token")
-    ] = 0.0
-    frequency_penalty: Annotated[
-        float, Field(ge=-10, le=10, strict=True, description="subtracted per generated occurrence")
-    ] = 0.0
-    logit_bias: Annotated[dict[TokenId, Bias], Field(description="token id -> added to its logit")] = {}
-    min_new_tokens: Annotated[int, Field(ge=0, strict=True, description="no stop id before so many tokens")] = 0
-    seed: Annotated[int, Field(ge=0, lt=2**63, strict=True, description="key of all draws; requests may bring their own")] = 0
-    draft: Annotated[Cuts | None, Field(description="cuts for drawn drafts; unset: the target's, 1 for temperature 0")] = None
-
-    @property
-    def draft_cuts(self) -> Cuts:
-        """The cuts under which a drawing builder draws."""
-        if self.draft is not None:
-            return self.draft
-        return Cuts(temperature=self.temperature or 1.0, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

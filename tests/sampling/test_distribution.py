@@ -17,10 +17,11 @@ from transformers import (
 )
 
 from specdec import distributions
-from specdec.distributions import Cuts, Sampling, TokenDist, cut, draft_probs, from_dense, point_mass
 from specdec.errors import NumericsError, SpecError
+from specdec.sampling.distribution import TokenDist, cut, draft_probs, from_dense, point_mass
+from specdec.sampling.logits_warper import Warp
+from specdec.sampling.params import Cuts, Sampling
 from specdec.trees.draft_tree import Draw, TreeSketch
-from specdec.warp import Warp
 
 PROPERTIES = settings(max_examples=60, deadline=None)
 

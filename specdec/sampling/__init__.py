@@ -1,0 +1,1 @@
+"""From logits to tokens: parameters, distributions, warping, random draws, and their enumeration."""
