@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
-from specdec.calibration import Calibration
+from specdec.performance.online_calibration import Calibration
 from specdec.records import StepRecord
 from specdec.trees.draft_tree import TreeSketch
 

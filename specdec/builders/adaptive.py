@@ -15,9 +15,9 @@ from specdec.errors import SpecdecError
 from specdec.exchange import Budget, Frontier
 from specdec.files.paths import DataFile
 from specdec.interfaces import BuildTools, PartOptions, TreeBuilder
-from specdec.profiles.acceptance import AcceptanceProfile, read_acceptance
-from specdec.profiles.costs import CostModel, read_costs
-from specdec.profiles.pricing import Prices, shipped_costs
+from specdec.performance.acceptance_profile import AcceptanceProfile, read_acceptance
+from specdec.performance.cost_model import CostModel, read_costs
+from specdec.performance.step_cost import Prices, shipped_costs
 from specdec.records import Answer, DraftProbs
 from specdec.sampling.rng import DraftChance
 from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch, Worth, root_only

@@ -23,8 +23,8 @@ from specdec.plans import Plan, Workshop
 from specdec.plugins import Kind
 
 if TYPE_CHECKING:
-    from specdec.profiles.acceptance import AcceptanceProfile
-    from specdec.profiles.costs import CostModel
+    from specdec.performance.acceptance_profile import AcceptanceProfile
+    from specdec.performance.cost_model import CostModel
 
 Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The YAML file to write.", show_default=False)]
 Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it too: .svg, .png or .pdf.")]
@@ -58,7 +58,7 @@ def profile(
 ) -> None:
     """A quiet machine measures best: what else runs is measured too."""
     from specdec.bench.provenance import provenance
-    from specdec.profiles.costs import write_costs
+    from specdec.performance.cost_model import write_costs
     from specdec.search.cost_run import CostPlan, default_widths, measure_costs
     from specdec.search.pictures import draw_costs
 
@@ -147,7 +147,7 @@ def acceptance(
     """By default every token of plain decoding's answers is a root, and drafts are followed along the answer."""
     from specdec.bench.prompts import Selection, read_questions
     from specdec.bench.provenance import provenance
-    from specdec.profiles.acceptance import write_acceptance
+    from specdec.performance.acceptance_profile import write_acceptance
     from specdec.search.acceptance_run import AcceptancePlan, check_measurable, first_turns, measure_acceptance
     from specdec.search.pictures import draw_acceptance
 

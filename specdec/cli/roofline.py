@@ -45,7 +45,7 @@ def roofline(
     plot: Plot = None,
 ) -> None:
     """The slower of reading all weights and doing two operations a weight and token."""
-    from specdec.profiles.costs import write_costs
+    from specdec.performance.cost_model import write_costs
     from specdec.search.pictures import draw_costs
     from specdec.search.roofline import Machine, ModelSize, roofline_costs
 

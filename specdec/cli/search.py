@@ -9,8 +9,8 @@ import typer
 from specdec.cli.output_files import keep_inputs
 from specdec.cli.terminal import Json, fail, guarded, print_json, print_table
 from specdec.files.atomic import write_whole
-from specdec.profiles.acceptance import AcceptanceProfile, read_acceptance
-from specdec.profiles.costs import CostModel, read_costs
+from specdec.performance.acceptance_profile import AcceptanceProfile, read_acceptance
+from specdec.performance.cost_model import CostModel, read_costs
 from specdec.search.hardware import Bounds, Candidate, Found, Method, search_tree
 from specdec.search.values import expansions
 from specdec.trees.tree_file import Prediction, TreeFile, format_tree

@@ -10,8 +10,8 @@ from specdec.cli.search import AcceptanceFile, CostFile
 from specdec.cli.terminal import Json, Settings, fail, guarded, print_json, print_table
 from specdec.compose import workshop
 from specdec.errors import SpecError
-from specdec.profiles.acceptance import AcceptanceProfile, read_acceptance
-from specdec.profiles.costs import CostModel, read_costs
+from specdec.performance.acceptance_profile import AcceptanceProfile, read_acceptance
+from specdec.performance.cost_model import CostModel, read_costs
 from specdec.search.hardware import Candidate, predicted, rates_for, replayed_tau
 from specdec.search.simulation import Played, Task, play
 from specdec.search.strategies import shape_of

@@ -73,7 +73,7 @@ def _print(file: TreeFile) -> None:
 
 
 def _draw(file: TreeFile, output: Path, acceptance: Path | None) -> None:
-    from specdec.profiles.acceptance import read_acceptance
+    from specdec.performance.acceptance_profile import read_acceptance
     from specdec.search.pictures import draw_tree
 
     title = f"{file.name}: {file.shape.num_nodes} nodes, depth {file.shape.depth}"

@@ -6,11 +6,11 @@ from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
 from pydantic import Field
 
-from specdec.calibration import Calibration
 from specdec.contracts import DrafterDeclaration, Features, Gives
 from specdec.errors import TargetMismatch
 from specdec.exchange import DraftStart, Frontier
 from specdec.interfaces import BuildTools, Drafter, DraftSession, PartOptions
+from specdec.performance.online_calibration import Calibration
 from specdec.records import Candidates, Committed, HiddenStates, Proposal, Ranked, Scored, top_of_each, united
 from specdec.trees.draft_tree import TreeSketch
 

@@ -12,7 +12,7 @@ from specdec.decoder import Decoder
 from specdec.errors import SpecError
 from specdec.growth import Declared
 from specdec.interfaces import TextCodec, TreeBuilder
-from specdec.profiles.acceptance import DIGITS, AcceptanceProfile, counts, encoded
+from specdec.performance.acceptance_profile import DIGITS, AcceptanceProfile, counts, encoded
 from specdec.sampling.keyed_noise import request_key
 from specdec.search.probing import Listener, Offers, Probe, StepCounts, Trials
 from specdec.trees.draft_tree import Draw

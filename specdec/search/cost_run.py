@@ -10,8 +10,8 @@ from specdec.decoder import Decoder
 from specdec.drafters.ngram import NgramDrafter, NgramOptions
 from specdec.errors import SpecError
 from specdec.growth import Declared
+from specdec.performance.cost_model import CostModel, DrafterCost
 from specdec.places import Run
-from specdec.profiles.costs import CostModel, DrafterCost
 from specdec.records import StepRecord
 from specdec.requests import Request
 from specdec.sampling.keyed_noise import mix

@@ -6,8 +6,8 @@ from enum import StrEnum
 from functools import partial
 
 from specdec.errors import SpecError
-from specdec.profiles.acceptance import AcceptanceProfile, Drafted, Rates, counts, rates_of, replay
-from specdec.profiles.costs import CostModel
+from specdec.performance.acceptance_profile import AcceptanceProfile, Drafted, Rates, counts, rates_of, replay
+from specdec.performance.cost_model import CostModel
 from specdec.search.brute_force import brute_force
 from specdec.search.dynamic_programming import optimal_trees
 from specdec.search.greedy import best_first

@@ -6,8 +6,8 @@ from typing import Any
 
 from specdec.errors import SpecError
 from specdec.files.atomic import write_whole
-from specdec.profiles.acceptance import AcceptanceProfile
-from specdec.profiles.costs import CostModel
+from specdec.performance.acceptance_profile import AcceptanceProfile
+from specdec.performance.cost_model import CostModel
 from specdec.search.values import Children, reach
 from specdec.trees.tree_shape import RankPath, TreeShape
 

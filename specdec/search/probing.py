@@ -10,7 +10,7 @@ from specdec.contracts import BuilderDeclaration, Gives, Shape
 from specdec.errors import SpecdecError
 from specdec.exchange import Budget, Frontier
 from specdec.interfaces import BuildTools, PartOptions, TreeBuilder
-from specdec.profiles.acceptance import CalibrationBin
+from specdec.performance.acceptance_profile import CalibrationBin
 from specdec.records import Answer, Candidates, DraftProbs
 from specdec.sampling.rng import DraftChance
 from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch, root_only

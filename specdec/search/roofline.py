@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from specdec.profiles.costs import CostModel, DrafterCost
+from specdec.performance.cost_model import CostModel, DrafterCost
 
 WIDTHS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 CONTEXTS = (1, 1024, 4096, 16384)

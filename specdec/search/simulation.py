@@ -6,8 +6,8 @@ from statistics import fmean, stdev
 import torch
 
 from specdec.errors import SpecError
-from specdec.profiles.acceptance import Drafted, Rates
-from specdec.profiles.costs import CostModel
+from specdec.performance.acceptance_profile import Drafted, Rates
+from specdec.performance.cost_model import CostModel
 from specdec.sampling.keyed_noise import mix, uniforms
 from specdec.search.hardware import step_seconds
 from specdec.trees.tree_shape import RankPath, TreeShape

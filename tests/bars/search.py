@@ -18,8 +18,8 @@ from specdec.bench.prompts import Selection, read_questions
 from specdec.bench.provenance import provenance
 from specdec.interfaces import BuildTools
 from specdec.library import library
-from specdec.profiles.acceptance import read_acceptance, write_acceptance
-from specdec.profiles.costs import read_costs, write_costs
+from specdec.performance.acceptance_profile import read_acceptance, write_acceptance
+from specdec.performance.cost_model import read_costs, write_costs
 from specdec.search.acceptance_run import AcceptancePlan, first_turns, measure_acceptance
 from specdec.search.cost_run import CostPlan, default_widths, measure_costs
 from specdec.search.hardware import Bounds, predicted, rates_for, replayed_tau, search_tree

@@ -10,8 +10,8 @@ from specdec.contracts import Gives, Shape
 from specdec.errors import SpecdecError, SpecError
 from specdec.exchange import Budget, Memory
 from specdec.interfaces import BuildTools
-from specdec.profiles.acceptance import AcceptanceProfile, CalibrationBin, write_acceptance
-from specdec.profiles.costs import CostModel, DrafterCost, write_costs
+from specdec.performance.acceptance_profile import AcceptanceProfile, CalibrationBin, write_acceptance
+from specdec.performance.cost_model import CostModel, DrafterCost, write_costs
 from specdec.records import Candidates, StepRecord
 from specdec.sampling.rng import seeded
 from specdec.trees.draft_tree import Draw

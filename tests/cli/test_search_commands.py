@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from specdec.cli import app
-from specdec.profiles.acceptance import AcceptanceProfile, CalibrationBin, read_acceptance, write_acceptance
-from specdec.profiles.costs import CostModel, DrafterCost, read_costs, write_costs
+from specdec.performance.acceptance_profile import AcceptanceProfile, CalibrationBin, read_acceptance, write_acceptance
+from specdec.performance.cost_model import CostModel, DrafterCost, read_costs, write_costs
 from specdec.search.hardware import predicted
 from specdec.search.values import expected_tokens
 from specdec.trees.tree_file import read_tree

@@ -8,12 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec.calibration import HIGHEST
 from specdec.drafters.suffix import CONTEXTS, NOVELTY, STORE_TRUST, SuffixDrafter, SuffixOptions
 from specdec.errors import SpecError, TargetMismatch
 from specdec.exchange import DraftStart, Frontier
 from specdec.interfaces import BuildTools
 from specdec.lookup.datastore import build_datastore, write_datastore
+from specdec.performance.online_calibration import HIGHEST
 from specdec.records import Committed, HiddenStates, Scored
 from specdec.trees.draft_tree import TreeSketch
 

@@ -8,7 +8,7 @@ from specdec.builders.fixed import Fixed, FixedOptions
 from specdec.builders.sampled import Sampled, SampledOptions
 from specdec.drafters.ngram import NgramDrafter, NgramOptions
 from specdec.errors import SpecError
-from specdec.profiles.acceptance import replay
+from specdec.performance.acceptance_profile import replay
 from specdec.sampling.keyed_noise import request_key
 from specdec.sampling.params import Sampling
 from specdec.search.acceptance_run import AcceptancePlan, measure_acceptance

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from specdec.profiles.acceptance import Rates
-from specdec.profiles.costs import CostModel, DrafterCost
+from specdec.performance.acceptance_profile import Rates
+from specdec.performance.cost_model import CostModel, DrafterCost
 from specdec.search.brute_force import all_trees, brute_force
 from specdec.search.dynamic_programming import optimal_trees
 from specdec.search.greedy import best_first

@@ -3,8 +3,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec.errors import SpecError
-from specdec.profiles.acceptance import AcceptanceProfile, Drafted, Rates, encoded
-from specdec.profiles.costs import CostModel, DrafterCost
+from specdec.performance.acceptance_profile import AcceptanceProfile, Drafted, Rates, encoded
+from specdec.performance.cost_model import CostModel, DrafterCost
 from specdec.search.brute_force import brute_force
 from specdec.search.dynamic_programming import optimal_trees
 from specdec.search.greedy import best_first

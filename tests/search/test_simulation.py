@@ -1,8 +1,8 @@
 import pytest
 
 from specdec.errors import SpecError
-from specdec.profiles.acceptance import Rates
-from specdec.profiles.costs import CostModel, DrafterCost
+from specdec.performance.acceptance_profile import Rates
+from specdec.performance.cost_model import CostModel, DrafterCost
 from specdec.search.roofline import Machine, ModelSize, forward_seconds, roofline_costs
 from specdec.search.simulation import Task, play
 from specdec.search.values import expected_tokens

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from specdec.profiles.costs import CostModel, read_costs
+from specdec.performance.cost_model import CostModel, read_costs
 
 MEASURED = Path(__file__).parent
 

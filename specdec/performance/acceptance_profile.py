@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from specdec.errors import SpecError
 from specdec.files.model_file import read_model, write_model
-from specdec.profiles.monotone import Curve, rising
+from specdec.performance.isotonic import Curve, rising
 from specdec.trees.tree_shape import RankPath, TreeShape
 
 KIND = "acceptance"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.profiles.monotone import Curve, rising
+from specdec.performance.isotonic import Curve, rising
 
 values = st.lists(st.floats(-100, 100, allow_nan=False), min_size=1, max_size=8)
 

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec.errors import SpecError
-from specdec.profiles.costs import CostModel, DrafterCost, read_costs, write_costs
+from specdec.performance.cost_model import CostModel, DrafterCost, read_costs, write_costs
 
 DRAFTER = DrafterCost(name="d", first_seconds=0.004, widths=(1, 4), seconds=(0.002, 0.005))
 

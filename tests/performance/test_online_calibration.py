@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.calibration import CENTRES, HIGHEST, Calibration
+from specdec.performance.online_calibration import CENTRES, HIGHEST, Calibration
 
 
 @given(st.floats(0, 1))

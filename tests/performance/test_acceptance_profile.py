@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec.errors import SpecError
-from specdec.profiles.acceptance import (
+from specdec.performance.acceptance_profile import (
     AcceptanceProfile,
     CalibrationBin,
     Drafted,
