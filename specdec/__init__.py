@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     from specdec.compose import load
     from specdec.decoder import Decoder, StreamEvent
     from specdec.errors import SpecdecError
-    from specdec.records import Generation, StepRecord
+    from specdec.interfaces.results import Generation, StepRecord
     from specdec.requests import Request
     from specdec.sampling.params import Sampling
 

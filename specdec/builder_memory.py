@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
+from specdec.interfaces.results import StepRecord
 from specdec.performance.online_calibration import Calibration
-from specdec.records import StepRecord
 from specdec.trees.draft_tree import TreeSketch
 
 PATIENCE = 4.0

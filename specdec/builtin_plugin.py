@@ -4,7 +4,7 @@ They are imported when they are asked for, so that importing specdec stays cheap
 """
 
 from specdec.hookspecs import hookimpl
-from specdec.interfaces import Drafter, Target, TreeBuilder, Verifier
+from specdec.interfaces.parts import Drafter, Target, TreeBuilder, Verifier
 
 
 @hookimpl

@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specdec.contracts import NamedDeclaration, TargetDeclaration
 from specdec.errors import IncompatibleParts, PluginError, SpecdecError, SpecError
 from specdec.files.yaml_document import KeyPath, Origin, Problem
 from specdec.fit import Fit, declaration_fault, fit
-from specdec.guarding import PartGuard
-from specdec.interfaces import BuildTools, Target
+from specdec.interfaces.compatibility import NamedDeclaration
+from specdec.interfaces.declarations import TargetDeclaration
+from specdec.interfaces.part_guard import PartGuard
+from specdec.interfaces.parts import BuildTools, Target
 from specdec.plans import Chosen, Plan, Workshop, with_parts
 from specdec.plugins import BASES, Kind
 from specdec.spec import Reading, StrategySpec, read_spec, validated

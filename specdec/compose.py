@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from specdec.checks import built, check, read
-from specdec.contracts import DrafterDeclaration
 from specdec.decoder import Decoder
 from specdec.growth import Declared
-from specdec.interfaces import BuildTools, Drafter, Target
+from specdec.interfaces.declarations import DrafterDeclaration
+from specdec.interfaces.parts import BuildTools, Drafter, Target
 from specdec.library import library
 from specdec.plans import Chosen, Plan, Workshop
 from specdec.plugins import Kind, Registry, load_registry

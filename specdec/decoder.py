@@ -9,11 +9,11 @@ from typing import Any
 
 from specdec.errors import SpecError
 from specdec.growth import Declared, Grower
-from specdec.guarding import PartGuard
-from specdec.interfaces import Drafter, Target, TreeBuilder, Verifier
+from specdec.interfaces.part_guard import PartGuard
+from specdec.interfaces.parts import Drafter, Target, TreeBuilder, Verifier
+from specdec.interfaces.results import PHASES, Committed, Generation, Scored, StepRecord, Verdict
 from specdec.places import Places, Run
 from specdec.proposals import checked_verdict
-from specdec.records import PHASES, Committed, Generation, Scored, StepRecord, Verdict
 from specdec.requests import Request, Row, check_batch_size, open_rows, requests_of
 from specdec.sampling.logits_warper import TargetDists
 from specdec.sampling.params import Sampling

@@ -4,7 +4,7 @@ import hashlib
 import warnings
 
 from specdec.errors import SpecdecWarning, TargetMismatch
-from specdec.interfaces import Target
+from specdec.interfaces.parts import Target
 
 
 def check_vocabularies(draft: Target, target: Target) -> None:

@@ -8,20 +8,18 @@ from typing import Any, Final, Literal, get_args, get_origin
 
 from pydantic import ValidationError
 
-from specdec.contracts import (
+from specdec.interfaces.compatibility import Mismatch, NamedDeclaration, mismatches
+from specdec.interfaces.declarations import (
     ALL_SHAPES,
     BuilderDeclaration,
     DrafterDeclaration,
     Gives,
     Guarantee,
-    Mismatch,
-    NamedDeclaration,
     Shape,
     TargetDeclaration,
     VerifierDeclaration,
-    mismatches,
 )
-from specdec.interfaces import PartOptions
+from specdec.interfaces.parts import PartOptions
 from specdec.plugins import Kind, Registry
 from specdec.trees.draft_tree import Draw
 

@@ -5,13 +5,12 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from specdec.contracts import BuilderDeclaration, DrafterDeclaration, VerifierDeclaration
 from specdec.errors import NumericsError, PluginError
-from specdec.exchange import Budget, Frontier, Memory
-from specdec.guarding import PartGuard
-from specdec.interfaces import Drafter, DraftSession, Target, TreeBuilder
+from specdec.interfaces.declarations import BuilderDeclaration, DrafterDeclaration, VerifierDeclaration
+from specdec.interfaces.part_guard import PartGuard
+from specdec.interfaces.parts import Drafter, DraftSession, Target, TreeBuilder
+from specdec.interfaces.proposals import Answer, Budget, Candidates, DraftProbs, Frontier, Memory
 from specdec.proposals import ProposalCheck
-from specdec.records import Answer, Candidates, DraftProbs
 from specdec.requests import Row
 from specdec.sampling.distribution import draft_probs
 from specdec.sampling.rng import DraftChance

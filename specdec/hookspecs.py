@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pluggy
 
-from specdec.interfaces import Drafter, Target, TreeBuilder, Verifier
-from specdec.records import StepRecord
+from specdec.interfaces.parts import Drafter, Target, TreeBuilder, Verifier
+from specdec.interfaces.results import StepRecord
 
 PROJECT = "specdec"
 """The name of the entry-point group, and of the pluggy project."""

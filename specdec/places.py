@@ -5,11 +5,11 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
-from specdec.contracts import Features
 from specdec.errors import PluginError
-from specdec.exchange import DraftStart, Memory
-from specdec.guarding import PartGuard
-from specdec.interfaces import Drafter, DraftSession, Target, TargetState
+from specdec.interfaces.declarations import Features
+from specdec.interfaces.part_guard import PartGuard
+from specdec.interfaces.parts import Drafter, DraftSession, Target, TargetState
+from specdec.interfaces.proposals import DraftStart, Memory
 from specdec.requests import Row
 from specdec.watching import Watch
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from specdec.contracts import DrafterDeclaration
-from specdec.interfaces import PartOptions
+from specdec.interfaces.declarations import DrafterDeclaration
+from specdec.interfaces.parts import PartOptions
+from specdec.interfaces.results import united
 from specdec.library import Library
 from specdec.plugins import Kind, Registry
-from specdec.records import united
 from specdec.spec import StrategySpec
 
 

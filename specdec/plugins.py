@@ -17,8 +17,8 @@ import pluggy
 
 from specdec import builtin_plugin, hookspecs
 from specdec.errors import PluginError, UnknownPart, did_you_mean
-from specdec.interfaces import Drafter, PartOptions, Target, TreeBuilder, Verifier
-from specdec.records import StepRecord
+from specdec.interfaces.parts import Drafter, PartOptions, Target, TreeBuilder, Verifier
+from specdec.interfaces.results import StepRecord
 
 DISABLE: Final = "SPECDEC_DISABLE_PLUGINS"
 """Environment variable: 1 turns off all third-party plug-ins, a comma-separated list those packages."""
@@ -167,7 +167,7 @@ def _collect(manager: pluggy.PluginManager, kind: Kind) -> Mapping[str, Register
 def broken_rule(cls: Any, base: type[Any]) -> str | None:
     """The rule that a part class breaks, in words; None if it is sound."""
     if not (isinstance(cls, type) and issubclass(cls, base)):
-        return f"is not a subclass of specdec.interfaces.{base.__name__}"
+        return f"is not a subclass of specdec.interfaces.parts.{base.__name__}"
     if inspect.isabstract(cls):
         return f"leaves abstract: {', '.join(sorted(getattr(cls, '__abstractmethods__', ())))}"
     name = cls.__dict__.get("name")
@@ -175,7 +175,7 @@ def broken_rule(cls: Any, base: type[Any]) -> str | None:
         return 'has no name: expected `name: ClassVar = "..."`'
     options = cls.__dict__.get("Options")
     if not (isinstance(options, type) and issubclass(options, PartOptions)):
-        return "has no Options: expected a subclass of specdec.interfaces.PartOptions"
+        return "has no Options: expected a subclass of specdec.interfaces.parts.PartOptions"
     if "use" in options.model_fields:
         return "has an option called 'use', which names the part itself"
     return None

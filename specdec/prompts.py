@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specdec.errors import SpecdecError, SpecError
-from specdec.interfaces import TextCodec
+from specdec.interfaces.parts import TextCodec
 
 ROLES = ("system", "user", "assistant", "tool", "developer")
 """Who may speak; most templates copy any word into the prompt, where the model has never seen it."""

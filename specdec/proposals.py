@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from specdec.errors import PluginError
-from specdec.records import Candidates, Distributions, Proposal, Verdict
+from specdec.interfaces.proposals import Candidates, Distributions, Proposal
+from specdec.interfaces.results import Verdict
 from specdec.trees.draft_tree import DraftTree
 
 ID_TYPES = frozenset({torch.int32, torch.int64})

@@ -7,12 +7,12 @@ from typing import Any
 
 from torch import Tensor
 
-from specdec.contracts import Guarantee
 from specdec.errors import SpecError
-from specdec.exchange import Memory
-from specdec.interfaces import Target
+from specdec.interfaces.declarations import Guarantee
+from specdec.interfaces.parts import Target
+from specdec.interfaces.proposals import Memory
+from specdec.interfaces.results import Generation, Scored, StepRecord, TokenLogprobs
 from specdec.prompts import encode
-from specdec.records import Generation, Scored, StepRecord, TokenLogprobs
 from specdec.request_checks import check_options, sampling_of
 from specdec.sampling.keyed_noise import mix, request_key
 from specdec.sampling.logits_warper import LogitsProcessor, Warp

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 
-from specdec.contracts import BuilderDeclaration, Gives, Shape
-from specdec.exchange import Budget, Frontier
-from specdec.records import Answer
+from specdec.interfaces.declarations import BuilderDeclaration, Gives, Shape
+from specdec.interfaces.proposals import Answer, Budget, Frontier
 from specdec.trees.draft_tree import Draw, TreeSketch
 from specdec.trees.tree_shape import RankPath, TreeShape
 

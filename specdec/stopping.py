@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from specdec.interfaces import TextCodec
+from specdec.interfaces.parts import TextCodec
 from specdec.text import Detokenizer, certain_length, find_stop
 
 StopCause: TypeAlias = int | str | tuple[int, ...]

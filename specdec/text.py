@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from specdec.interfaces import TextCodec
+from specdec.interfaces.parts import TextCodec
 
 _INCOMPLETE = "\ufffd"
 

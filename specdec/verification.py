@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from specdec.errors import NumericsError, PluginError
-from specdec.records import Verdict
+from specdec.interfaces.results import Verdict
 from specdec.sampling.distribution import TokenDist
 from specdec.sampling.rng import TargetChance
 from specdec.trees.draft_tree import DraftTree, Draw

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from specdec.records import StepRecord, Verdict
+from specdec.interfaces.results import StepRecord, Verdict
 from specdec.sampling.logits_warper import TargetDists
 from specdec.trees.draft_tree import DraftTree
 

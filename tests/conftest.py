@@ -10,14 +10,14 @@ from specdec.builders.chain import Chain, ChainOptions
 from specdec.builders.dynamic import Dynamic, DynamicOptions
 from specdec.builders.fixed import Fixed, FixedOptions
 from specdec.builders.sampled import Sampled, SampledOptions
-from specdec.contracts import BuilderDeclaration, Features, Gives
 from specdec.decoder import Decoder
 from specdec.drafters.tabular import Tabular as TabularDrafter
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.growth import Declared
-from specdec.interfaces import BuildTools, PartOptions, Target
+from specdec.interfaces.declarations import BuilderDeclaration, Features, Gives
+from specdec.interfaces.parts import BuildTools, PartOptions, Target
+from specdec.interfaces.probability_table import RandomRows
 from specdec.sampling.params import Sampling
-from specdec.tables import RandomRows
 from specdec.targets.tabular import Tabular as TabularTarget
 from specdec.targets.tabular import TabularTargetOptions
 from specdec.verifiers.chain import Chain as ChainRule

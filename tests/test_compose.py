@@ -9,9 +9,9 @@ import pytest
 import specdec
 from specdec.checks import check, read
 from specdec.compose import build, workshop
-from specdec.contracts import BuilderDeclaration, Gives, Guarantee, Shape, TargetDeclaration
 from specdec.errors import IncompatibleParts, PluginError, SpecdecError, SpecError, UnknownPart
-from specdec.interfaces import PartOptions, TreeBuilder
+from specdec.interfaces.declarations import BuilderDeclaration, Gives, Guarantee, Shape, TargetDeclaration
+from specdec.interfaces.parts import PartOptions, TreeBuilder
 from specdec.library import library
 from specdec.plans import Workshop
 from specdec.plugins import Kind, Registered, load_registry

@@ -7,8 +7,8 @@ from specdec.drafters.model import ModelDrafter, ModelOptions
 from specdec.drafters.none import NoDrafter
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.errors import SpecError
-from specdec.interfaces import BuildTools
-from specdec.records import PHASES, Generation, StepRecord
+from specdec.interfaces.parts import BuildTools
+from specdec.interfaces.results import PHASES, Generation, StepRecord
 from specdec.requests import Request
 from specdec.sampling.params import Sampling
 

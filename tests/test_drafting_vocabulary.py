@@ -2,7 +2,7 @@ import pytest
 
 from specdec.drafting_vocabulary import check_vocabularies
 from specdec.errors import SpecdecWarning, TargetMismatch
-from specdec.interfaces import BuildTools, Target, TextCodec
+from specdec.interfaces.parts import BuildTools, Target, TextCodec
 from specdec.targets.tabular import Tabular as TabularTarget
 from specdec.targets.tabular import TabularTargetOptions
 

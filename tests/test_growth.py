@@ -5,12 +5,12 @@ import torch
 
 from specdec.builders.chain import Chain, ChainOptions
 from specdec.builders.fixed import Fixed, FixedOptions
-from specdec.contracts import BuilderDeclaration, DrafterDeclaration, Gives, Shape
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.errors import PluginError, SpecdecError
-from specdec.exchange import Frontier
-from specdec.interfaces import Drafter, DraftSession, PartOptions, TreeBuilder
-from specdec.records import Candidates, Distributions, DraftProbs, Verdict
+from specdec.interfaces.declarations import BuilderDeclaration, DrafterDeclaration, Gives, Shape
+from specdec.interfaces.parts import Drafter, DraftSession, PartOptions, TreeBuilder
+from specdec.interfaces.proposals import Candidates, Distributions, DraftProbs, Frontier
+from specdec.interfaces.results import Verdict
 from specdec.requests import Request
 from specdec.sampling.params import Sampling
 from specdec.trees.draft_tree import Draw, TreeSketch

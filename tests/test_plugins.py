@@ -12,7 +12,7 @@ from specdec.compose import build
 from specdec.drafters.none import NoDrafter
 from specdec.errors import PluginError, UnknownPart
 from specdec.hookspecs import hookimpl
-from specdec.interfaces import PartOptions, Verifier
+from specdec.interfaces.parts import PartOptions, Verifier
 from specdec.library import library
 from specdec.plans import Workshop
 from specdec.plugins import Kind, Registry, load_registry, registry_of
@@ -90,7 +90,7 @@ class Useful(PartOptions):
 @pytest.mark.parametrize(
     ("cls", "rule"),
     [
-        (int, "is not a subclass of specdec.interfaces.Verifier"),
+        (int, "is not a subclass of specdec.interfaces.parts.Verifier"),
         ("match", "is not a subclass"),
         (NoDrafter, "is not a subclass"),
         (lone(name=""), "has no name"),

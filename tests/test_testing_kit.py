@@ -9,12 +9,20 @@ import torch
 from specdec.builders.chain import Chain
 from specdec.builders.coupled import Coupled
 from specdec.builders.sampled import Sampled
-from specdec.contracts import ALL_SHAPES, BuilderDeclaration, DrafterDeclaration, Gives, Guarantee, Shape, VerifierDeclaration
 from specdec.drafters.tabular import Tabular as TabularDrafter
-from specdec.exchange import Frontier
-from specdec.interfaces import Drafter, DraftSession, PartOptions, TreeBuilder, Verifier
+from specdec.interfaces.declarations import (
+    ALL_SHAPES,
+    BuilderDeclaration,
+    DrafterDeclaration,
+    Gives,
+    Guarantee,
+    Shape,
+    VerifierDeclaration,
+)
+from specdec.interfaces.parts import Drafter, DraftSession, PartOptions, TreeBuilder, Verifier
+from specdec.interfaces.proposals import Candidates, Distributions, Frontier
+from specdec.interfaces.results import Verdict
 from specdec.plugins import Kind, load_registry
-from specdec.records import Candidates, Distributions, Verdict
 from specdec.sampling.rng import SeededTargetChance
 from specdec.targets.tabular import Tabular as TabularTarget
 from specdec.targets.tabular import TabularTargetOptions

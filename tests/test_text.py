@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.interfaces import TextCodec
+from specdec.interfaces.parts import TextCodec
 from specdec.stopping import Emitted, StopRules
 from specdec.text import Detokenizer, certain_length, find_stop
 

@@ -9,7 +9,7 @@ import torch
 
 from specdec.bench.measurements import Counts
 from specdec.decoder import Decoder
-from specdec.records import PHASES, StepRecord
+from specdec.interfaces.results import PHASES, StepRecord
 from specdec.requests import Request
 from specdec.sampling.params import Sampling
 from specdec.watching import StepView, draft_levels

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from specdec.bench.prompts import Question
 from specdec.errors import SpecError, TargetMismatch
-from specdec.interfaces import TextCodec
+from specdec.interfaces.parts import TextCodec
 from specdec.prompts import encode
 
 

@@ -12,7 +12,7 @@ from specdec.checks import built, check, read
 from specdec.compose import build, target_override
 from specdec.decoder import Decoder
 from specdec.errors import SpecError
-from specdec.interfaces import BuildTools, Target
+from specdec.interfaces.parts import BuildTools, Target
 from specdec.plans import Chosen, Plan, Workshop
 from specdec.plugins import Kind
 from specdec.sampling.params import Sampling

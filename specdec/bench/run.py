@@ -15,7 +15,7 @@ from specdec.bench.prompts import Question
 from specdec.bench.results import ResultsFile
 from specdec.bench.settings import BenchSettings
 from specdec.errors import SpecdecError, SpecdecWarning, SpecError
-from specdec.exchange import TargetFacts
+from specdec.interfaces.results import TargetFacts
 from specdec.sampling.keyed_noise import request_key
 
 WARMUP_TOKENS = 16

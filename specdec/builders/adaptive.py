@@ -10,15 +10,14 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from specdec.builder_memory import Costs, Learned, Looks
-from specdec.contracts import BuilderDeclaration, Gives, Shape
 from specdec.errors import SpecdecError
-from specdec.exchange import Budget, Frontier
 from specdec.files.paths import DataFile
-from specdec.interfaces import BuildTools, PartOptions, TreeBuilder
+from specdec.interfaces.declarations import BuilderDeclaration, Gives, Shape
+from specdec.interfaces.parts import BuildTools, PartOptions, TreeBuilder
+from specdec.interfaces.proposals import Answer, Budget, DraftProbs, Frontier
 from specdec.performance.acceptance_profile import AcceptanceProfile, read_acceptance
 from specdec.performance.cost_model import CostModel, read_costs
 from specdec.performance.step_cost import Prices, shipped_costs
-from specdec.records import Answer, DraftProbs
 from specdec.sampling.rng import DraftChance
 from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch, Worth, root_only
 

@@ -4,11 +4,10 @@ from collections.abc import Generator, Iterator
 from functools import partial
 from typing import ClassVar
 
-from specdec.contracts import BuilderDeclaration, Gives
 from specdec.errors import SpecdecError
-from specdec.exchange import Budget, Frontier
-from specdec.interfaces import BuildTools, PartOptions, TreeBuilder
-from specdec.records import Answer, Distributions, DraftProbs
+from specdec.interfaces.declarations import BuilderDeclaration, Gives
+from specdec.interfaces.parts import BuildTools, PartOptions, TreeBuilder
+from specdec.interfaces.proposals import Answer, Budget, Distributions, DraftProbs, Frontier
 from specdec.sampling.rng import DraftChance
 from specdec.shape_growth import grow_shape, shape_declaration
 from specdec.tree_builders.shape_options import ShapeOptions

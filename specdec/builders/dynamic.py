@@ -5,11 +5,10 @@ from typing import Annotated, ClassVar, NamedTuple
 
 from pydantic import Field
 
-from specdec.contracts import BuilderDeclaration, Gives, Shape
 from specdec.errors import SpecdecError
-from specdec.exchange import Budget, Frontier
-from specdec.interfaces import BuildTools, PartOptions, TreeBuilder
-from specdec.records import Answer, DraftProbs
+from specdec.interfaces.declarations import BuilderDeclaration, Gives, Shape
+from specdec.interfaces.parts import BuildTools, PartOptions, TreeBuilder
+from specdec.interfaces.proposals import Answer, Budget, DraftProbs, Frontier
 from specdec.sampling.rng import DraftChance
 from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch
 

@@ -7,11 +7,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from specdec.contracts import BuilderDeclaration, Gives
 from specdec.errors import SpecdecError
-from specdec.exchange import Budget, Frontier
-from specdec.interfaces import BuildTools, PartOptions, TreeBuilder
-from specdec.records import Answer, DraftProbs
+from specdec.interfaces.declarations import BuilderDeclaration, Gives
+from specdec.interfaces.parts import BuildTools, PartOptions, TreeBuilder
+from specdec.interfaces.proposals import Answer, Budget, DraftProbs, Frontier
 from specdec.sampling.rng import DraftChance
 from specdec.shape_growth import shape_declaration
 from specdec.tree_builders.shape_options import ShapeOptions

@@ -6,10 +6,10 @@ from typing import Any
 
 from specdec.checks import check, read
 from specdec.compose import build
-from specdec.contracts import Features
 from specdec.decoder import Decoder
+from specdec.interfaces.declarations import Features
+from specdec.interfaces.results import Generation
 from specdec.plans import Workshop
-from specdec.records import Generation
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ import typer
 from specdec.cli.output_files import check_outputs
 from specdec.cli.terminal import TargetModel, guarded
 from specdec.compose import load
-from specdec.contracts import Features
 from specdec.drafting_vocabulary import fingerprint
 from specdec.errors import SpecError, TargetMismatch
-from specdec.interfaces import Target, TextCodec
+from specdec.interfaces.declarations import Features
+from specdec.interfaces.parts import Target, TextCodec
 from specdec.lookup.datastore import build_datastore, write_datastore
 from specdec.lookup.successors import SuccessorTables, likeliest, write_successors
 

@@ -11,13 +11,13 @@ import typer
 from specdec.cli.comparison import Comparison, compare
 from specdec.cli.terminal import Json, Settings, Strategy, TargetModel, fail, guarded, print_json
 from specdec.compose import build, planned, workshop
-from specdec.contracts import Guarantee
 from specdec.decoder import Decoder, StreamEvent
 from specdec.errors import SpecdecError, SpecError, TargetMismatch
-from specdec.interfaces import TextCodec
+from specdec.interfaces.declarations import Guarantee
+from specdec.interfaces.parts import TextCodec
+from specdec.interfaces.results import Generation
 from specdec.plans import Plan
 from specdec.prompts import encode
-from specdec.records import Generation
 from specdec.sampling.keyed_noise import request_key
 from specdec.text import Detokenizer
 from specdec.trees.draft_tree import Draw

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from specdec.contracts import DrafterDeclaration, Features, Gives
-from specdec.exchange import DraftStart
 from specdec.head_drafting.loading import HeadOptions, declared_config, load_head, made_for
 from specdec.head_drafting.session import DraftingHead, HeadSession
-from specdec.interfaces import BuildTools, Drafter, PartOptions
+from specdec.interfaces.declarations import DrafterDeclaration, Features, Gives
+from specdec.interfaces.parts import BuildTools, Drafter, PartOptions
+from specdec.interfaces.proposals import DraftStart
 
 
 class EagleOptions(HeadOptions):

@@ -5,12 +5,12 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from specdec.contracts import DrafterDeclaration, Features, Gives
 from specdec.errors import CheckpointError
-from specdec.exchange import DraftStart
 from specdec.head_drafting.loading import HeadOptions, declared_config, load_head, made_for
 from specdec.head_drafting.session import DraftingHead, HeadSession
-from specdec.interfaces import BuildTools, Drafter, PartOptions
+from specdec.interfaces.declarations import DrafterDeclaration, Features, Gives
+from specdec.interfaces.parts import BuildTools, Drafter, PartOptions
+from specdec.interfaces.proposals import DraftStart
 
 
 class Eagle3Options(HeadOptions):

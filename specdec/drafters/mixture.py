@@ -6,12 +6,12 @@ from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
 from pydantic import Field
 
-from specdec.contracts import DrafterDeclaration, Features, Gives
 from specdec.errors import TargetMismatch
-from specdec.exchange import DraftStart, Frontier
-from specdec.interfaces import BuildTools, Drafter, DraftSession, PartOptions
+from specdec.interfaces.declarations import DrafterDeclaration, Features, Gives
+from specdec.interfaces.parts import BuildTools, Drafter, DraftSession, PartOptions
+from specdec.interfaces.proposals import Candidates, DraftStart, Frontier, Proposal, Ranked, top_of_each
+from specdec.interfaces.results import Committed, HiddenStates, Scored, united
 from specdec.performance.online_calibration import Calibration
-from specdec.records import Candidates, Committed, HiddenStates, Proposal, Ranked, Scored, top_of_each, united
 from specdec.trees.draft_tree import TreeSketch
 
 PATIENCE = 4.0

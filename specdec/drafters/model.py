@@ -7,12 +7,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from specdec.contracts import DrafterDeclaration, Features, Gives
 from specdec.drafting_vocabulary import check_vocabularies
 from specdec.errors import TargetMismatch
-from specdec.exchange import DraftStart, Frontier, TargetFacts
-from specdec.interfaces import BuildTools, Drafter, DraftSession, PartOptions, Target, TargetState
-from specdec.records import Committed, Distributions, Proposal, Scored
+from specdec.interfaces.declarations import DrafterDeclaration, Features, Gives
+from specdec.interfaces.parts import BuildTools, Drafter, DraftSession, PartOptions, Target, TargetState
+from specdec.interfaces.proposals import Distributions, DraftStart, Frontier, Proposal
+from specdec.interfaces.results import Committed, Scored, TargetFacts
 from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch
 
 STAND_IN = 0

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import ClassVar, Self
 
-from specdec.contracts import DrafterDeclaration, Gives
-from specdec.exchange import DraftStart, Frontier
-from specdec.interfaces import BuildTools, Drafter, DraftSession, PartOptions
-from specdec.records import Candidates, Committed, Proposal, Scored
+from specdec.interfaces.declarations import DrafterDeclaration, Gives
+from specdec.interfaces.parts import BuildTools, Drafter, DraftSession, PartOptions
+from specdec.interfaces.proposals import Candidates, DraftStart, Frontier, Proposal
+from specdec.interfaces.results import Committed, Scored
 
 
 class NoneOptions(PartOptions):

@@ -5,15 +5,15 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
 
-from specdec.contracts import DrafterDeclaration, Gives
 from specdec.drafting_vocabulary import check_fingerprint
-from specdec.exchange import DraftStart
 from specdec.files.paths import DataFile
-from specdec.interfaces import BuildTools, Drafter, DraftSession, PartOptions
+from specdec.interfaces.declarations import DrafterDeclaration, Gives
+from specdec.interfaces.parts import BuildTools, Drafter, DraftSession, PartOptions
+from specdec.interfaces.proposals import DraftStart
+from specdec.interfaces.results import Committed, Scored
 from specdec.lookup.predictions import Guess, Predictions
 from specdec.lookup.session import LookupSession
 from specdec.lookup.successors import SuccessorTables, likeliest, read_successors
-from specdec.records import Committed, Scored
 from specdec.trees.draft_tree import TreeSketch
 
 TRUST: Final = {1: 0.6, 2: 0.9}

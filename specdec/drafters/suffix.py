@@ -7,16 +7,16 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from specdec.contracts import DrafterDeclaration, Gives
 from specdec.drafting_vocabulary import check_fingerprint
-from specdec.exchange import DraftStart
 from specdec.files.paths import DataFile
-from specdec.interfaces import BuildTools, Drafter, DraftSession, PartOptions
+from specdec.interfaces.declarations import DrafterDeclaration, Gives
+from specdec.interfaces.parts import BuildTools, Drafter, DraftSession, PartOptions
+from specdec.interfaces.proposals import DraftStart
+from specdec.interfaces.results import Committed, Scored
 from specdec.lookup.datastore import Datastore, read_datastore
 from specdec.lookup.predictions import Guess, Predictions
 from specdec.lookup.session import LookupSession
 from specdec.lookup.suffix_automaton import Place, SuffixAutomaton
-from specdec.records import Committed, Scored
 from specdec.trees.draft_tree import TreeSketch
 
 CONTEXTS = 3

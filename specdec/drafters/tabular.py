@@ -8,12 +8,12 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from specdec.contracts import DrafterDeclaration, Features, Gives
 from specdec.errors import TargetMismatch
-from specdec.exchange import DraftStart, Frontier
-from specdec.interfaces import BuildTools, Drafter, DraftSession, Target
-from specdec.records import Committed, Distributions, Proposal, Scored
-from specdec.tables import ProbabilityTable, TableOptions
+from specdec.interfaces.declarations import DrafterDeclaration, Features, Gives
+from specdec.interfaces.parts import BuildTools, Drafter, DraftSession, Target
+from specdec.interfaces.probability_table import ProbabilityTable, TableOptions
+from specdec.interfaces.proposals import Distributions, DraftStart, Frontier, Proposal
+from specdec.interfaces.results import Committed, Scored
 
 
 class Mode(StrEnum):

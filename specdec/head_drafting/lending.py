@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from specdec.errors import TargetMismatch
 from specdec.heads.checkpoint import HeadCheckpoint
-from specdec.interfaces import Target
+from specdec.interfaces.parts import Target
 from specdec.nn.packed_linear import linear
 
 STAND_IN = 0

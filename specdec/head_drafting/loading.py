@@ -14,8 +14,8 @@ from specdec.heads.config import HeadConfig
 from specdec.heads.fused_head import FusedHead
 from specdec.heads.location import locate_head
 from specdec.heads.published import fuses_layers, read_head_config
-from specdec.interfaces import PartOptions, Target
-from specdec.model_sizes import size_fault
+from specdec.interfaces.compatibility import size_fault
+from specdec.interfaces.parts import PartOptions, Target
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specdec.exchange import Frontier
+from specdec.interfaces.proposals import Frontier
 from specdec.nn.tree_mask import RowNodes
 from specdec.trees.draft_tree import TreeSketch
 

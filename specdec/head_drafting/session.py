@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from specdec.errors import TargetMismatch
-from specdec.exchange import DraftStart, Frontier
 from specdec.head_drafting.lending import Embed, Readout
 from specdec.head_drafting.sequence import SequenceDraft
 from specdec.heads.fused_head import FusedHead
-from specdec.interfaces import DraftSession
+from specdec.interfaces.parts import DraftSession
+from specdec.interfaces.proposals import Distributions, DraftStart, Frontier, Proposal
+from specdec.interfaces.results import Committed, HiddenStates, Scored
 from specdec.nn.kv_cache import KvCache, LayerShape
 from specdec.nn.prefill_batches import prompt_batches
 from specdec.nn.tree_mask import RowNodes, additive, chain_mask, tree_mask, tree_positions
-from specdec.records import Committed, Distributions, HiddenStates, Proposal, Scored
 
 CHUNK = 512
 """Pairs of a prompt per forward."""

@@ -4,9 +4,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from specdec.exchange import Frontier
+from specdec.interfaces.proposals import Candidates, Frontier
 from specdec.performance.online_calibration import Calibration
-from specdec.records import Candidates
 from specdec.trees.draft_tree import TreeSketch
 
 PATIENCE = 5.0

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Protocol, Self
 
-from specdec.exchange import Frontier
-from specdec.interfaces import DraftSession
+from specdec.interfaces.parts import DraftSession
+from specdec.interfaces.proposals import Frontier, Proposal
+from specdec.interfaces.results import Committed, Scored
 from specdec.lookup.predictions import Guess, Predictions
-from specdec.records import Committed, Proposal, Scored
 from specdec.trees.draft_tree import TreeSketch
 
 

@@ -7,15 +7,15 @@ from typing import Any
 
 from specdec.checks import check, read
 from specdec.compose import build
-from specdec.contracts import Guarantee
 from specdec.decoder import Decoder
 from specdec.errors import SpecdecError, TargetMismatch
+from specdec.interfaces.declarations import Guarantee
+from specdec.interfaces.results import Generation
 from specdec.losslessness.ledger import greedy
 from specdec.losslessness.levels import Level, LevelResult, Outcome, Progress
 from specdec.losslessness.real_prompts import prompts_for, room
 from specdec.plans import Plan, Workshop
 from specdec.plugins import Kind
-from specdec.records import Generation
 from specdec.sampling.keyed_noise import mix
 from specdec.trees.draft_tree import Draw
 

@@ -6,9 +6,9 @@ from specdec.decoder import Decoder
 from specdec.drafters.tabular import Tabular as TabularDrafter
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.growth import Declared
-from specdec.interfaces import BuildTools, PartOptions, TreeBuilder, Verifier
+from specdec.interfaces.parts import BuildTools, PartOptions, TreeBuilder, Verifier
+from specdec.interfaces.probability_table import RandomRows
 from specdec.sampling.params import Sampling
-from specdec.tables import RandomRows
 from specdec.targets.tabular import Tabular as TabularTarget
 from specdec.targets.tabular import TabularTargetOptions
 

@@ -9,17 +9,17 @@ from math import fsum
 
 from torch import Tensor
 
-from specdec.contracts import Features
 from specdec.decoder import Decoder
-from specdec.exchange import DraftStart
 from specdec.growth import Grower
-from specdec.interfaces import Target
+from specdec.interfaces.declarations import Features
+from specdec.interfaces.parts import Target
+from specdec.interfaces.proposals import DraftStart
+from specdec.interfaces.results import HiddenStates, Verdict
 from specdec.losslessness.coins import Probe, law_of
 from specdec.losslessness.exact import Emission, ExactProof, NextLaw, prove
 from specdec.losslessness.guards import blamed, check_verdict
 from specdec.losslessness.pathwise import Witness, check_run, check_step, shares_noise
 from specdec.losslessness.transport import MOST_TOKENS, best_acceptance
-from specdec.records import HiddenStates, Verdict
 from specdec.requests import Request, Row, open_rows
 from specdec.sampling.logits_warper import Warp
 from specdec.sampling.params import Sampling

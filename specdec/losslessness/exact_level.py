@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Iterator
 
-from specdec.contracts import Guarantee
+from specdec.interfaces.declarations import Guarantee
 from specdec.losslessness.levels import Level, LevelResult, Outcome, Progress
 from specdec.losslessness.report import StrategyProof
 from specdec.losslessness.strategies import prove_strategy

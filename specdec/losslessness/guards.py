@@ -5,13 +5,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from specdec.contracts import BuilderDeclaration
 from specdec.decoder import Decoder
 from specdec.errors import PluginError, SpecdecError
-from specdec.exchange import Budget, Frontier
-from specdec.interfaces import BuildTools, PartOptions, TreeBuilder
+from specdec.interfaces.declarations import BuilderDeclaration
+from specdec.interfaces.parts import BuildTools, PartOptions, TreeBuilder
+from specdec.interfaces.proposals import Answer, Budget, Frontier
+from specdec.interfaces.results import Verdict
 from specdec.losslessness.coins import NotAFunctionOfItsCoins, OutOfTime
-from specdec.records import Answer, Verdict
 from specdec.sampling.rng import DraftChance
 from specdec.trees.draft_tree import DraftTree
 

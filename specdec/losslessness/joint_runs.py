@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from specdec.decoder import Decoder
-from specdec.exchange import DraftStart, Frontier
-from specdec.interfaces import DraftSession
+from specdec.interfaces.parts import DraftSession
+from specdec.interfaces.proposals import DraftStart, Frontier
 from specdec.losslessness.long_runs import RealRow
 from specdec.losslessness.overhearing import Context, Notes
 from specdec.losslessness.reference import Reference

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from specdec.contracts import Features
-from specdec.interfaces import Target
+from specdec.interfaces.declarations import Features
+from specdec.interfaces.parts import Target
 from specdec.losslessness.tree_checks import one_by_one
 from specdec.sampling.logits_warper import Warp
 from specdec.sampling.params import Sampling

@@ -7,11 +7,11 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from specdec.contracts import DrafterDeclaration
 from specdec.decoder import Decoder
-from specdec.exchange import DraftStart, Frontier
-from specdec.interfaces import BuildTools, Drafter, DraftSession, PartOptions
-from specdec.records import Candidates, Committed, Distributions, HiddenStates, Proposal, Scored
+from specdec.interfaces.declarations import DrafterDeclaration
+from specdec.interfaces.parts import BuildTools, Drafter, DraftSession, PartOptions
+from specdec.interfaces.proposals import Candidates, Distributions, DraftStart, Frontier, Proposal
+from specdec.interfaces.results import Committed, HiddenStates, Scored
 from specdec.sampling.distribution import draft_probs
 from specdec.sampling.params import Cuts
 

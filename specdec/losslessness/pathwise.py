@@ -11,8 +11,8 @@ from torch import Tensor
 
 from specdec.decoder import Decoder
 from specdec.errors import SpecdecError
+from specdec.interfaces.results import Verdict
 from specdec.losslessness.exact import TOLERANCE
-from specdec.records import Verdict
 from specdec.sampling.distribution import TokenDist
 from specdec.sampling.logits_warper import TargetDists
 from specdec.sampling.rng import TargetChance

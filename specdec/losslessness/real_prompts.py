@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from specdec.errors import TargetMismatch
-from specdec.interfaces import Target
+from specdec.interfaces.parts import Target
 from specdec.prompts import encode
 from specdec.sampling.keyed_noise import mix
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdec.contracts import Features
-from specdec.interfaces import Target
+from specdec.interfaces.declarations import Features
+from specdec.interfaces.parts import Target
 from specdec.plans import Plan
 from specdec.plugins import Kind
 

@@ -12,7 +12,7 @@ from specdec.decoder import Decoder
 from specdec.drafters.tabular import Tabular as TabularDrafter
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.growth import Declared
-from specdec.interfaces import BuildTools
+from specdec.interfaces.parts import BuildTools
 from specdec.losslessness.evidence import Bets, Evidence, bets
 from specdec.losslessness.long_runs import RealRow
 from specdec.losslessness.statistics import Floats

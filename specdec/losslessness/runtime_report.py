@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from specdec.contracts import Guarantee
+from specdec.interfaces.declarations import Guarantee
 from specdec.losslessness.ledger import Ledger, listed
 from specdec.losslessness.levels import Level, LevelResult, Outcome
 from specdec.plugins import Kind

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass, field, replace
 
 from specdec.compose import build
-from specdec.contracts import Gives, Guarantee
+from specdec.interfaces.declarations import Gives, Guarantee
 from specdec.losslessness.evidence import Evidence
 from specdec.losslessness.joint_runs import BATCH as JOINT_BATCH
 from specdec.losslessness.joint_runs import WIDTH, JointRuns, joint_runs

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specdec.contracts import Guarantee
+from specdec.interfaces.declarations import Guarantee
 from specdec.losslessness.curves import Curve
 from specdec.losslessness.evidence import Decision, Evidence, Leaning, decide
 from specdec.losslessness.levels import Level, LevelResult, Outcome

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 
 from specdec.checks import check, read
 from specdec.compose import build
-from specdec.contracts import Gives, Guarantee
 from specdec.decoder import Decoder
 from specdec.errors import PluginError, SpecdecError
+from specdec.interfaces.declarations import Gives, Guarantee
 from specdec.losslessness.coins import NotAFunctionOfItsCoins, OutOfTime
 from specdec.losslessness.enumeration import prove_run, prove_step, step_size
 from specdec.losslessness.exact import ExactProof

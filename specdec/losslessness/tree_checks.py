@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from specdec.contracts import Features
-from specdec.interfaces import Target, TargetState
+from specdec.interfaces.declarations import Features
+from specdec.interfaces.parts import Target, TargetState
+from specdec.interfaces.results import HiddenStates, Scored
 from specdec.losslessness.random_trees import chain_of, random_tree
 from specdec.losslessness.reference import Reference
-from specdec.records import HiddenStates, Scored
 from specdec.sampling.keyed_noise import mix
 from specdec.trees.draft_tree import DraftTree, root_only
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from specdec.errors import NumericsError, SpecdecError
-from specdec.sampling.rng import Coins, DraftChance, TargetChance, _Positions
+from specdec.sampling.rng import Coins, DraftChance, TargetChance, RisingPositions
 
 R = TypeVar("R", bound=Hashable)
 
@@ -50,7 +50,7 @@ class ReplayTargetChance(TargetChance):
 
     def __init__(self, script: _Script) -> None:
         self._script = script
-        self._positions = _Positions()
+        self._positions = RisingPositions()
 
     def choose(self, ids: Tensor, probs: Tensor, position: int) -> int:
         self._positions.use(position)

@@ -53,7 +53,7 @@ class TargetChance(ABC):
         """Mark `position` as used by a choice among one token, which needs no coin."""
 
 
-class _Positions:
+class RisingPositions:
     """Keeps the rule that each position is chosen at once, in rising order."""
 
     __slots__ = ("last",)
@@ -80,7 +80,7 @@ class SeededTargetChance(TargetChance):
     def __init__(self, seed: int) -> None:
         self._seed = _target_key(seed)
         self._flips = 0
-        self._positions = _Positions()
+        self._positions = RisingPositions()
 
     def choose(self, ids: Tensor, probs: Tensor, position: int) -> int:
         self._positions.use(position)

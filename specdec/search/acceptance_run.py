@@ -7,11 +7,11 @@ from typing import Any
 from specdec.bench.dialogue import Prompter
 from specdec.bench.prompts import Question
 from specdec.compose import load
-from specdec.contracts import BuilderDeclaration, DrafterDeclaration
 from specdec.decoder import Decoder
 from specdec.errors import SpecError
 from specdec.growth import Declared
-from specdec.interfaces import TextCodec, TreeBuilder
+from specdec.interfaces.declarations import BuilderDeclaration, DrafterDeclaration
+from specdec.interfaces.parts import TextCodec, TreeBuilder
 from specdec.performance.acceptance_profile import DIGITS, AcceptanceProfile, counts, encoded
 from specdec.sampling.keyed_noise import request_key
 from specdec.search.probing import Listener, Offers, Probe, StepCounts, Trials

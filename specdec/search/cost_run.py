@@ -10,9 +10,9 @@ from specdec.decoder import Decoder
 from specdec.drafters.ngram import NgramDrafter, NgramOptions
 from specdec.errors import SpecError
 from specdec.growth import Declared
+from specdec.interfaces.results import StepRecord
 from specdec.performance.cost_model import CostModel, DrafterCost
 from specdec.places import Run
-from specdec.records import StepRecord
 from specdec.requests import Request
 from specdec.sampling.keyed_noise import mix
 from specdec.search.metering import Meter, Metered, Samples, Wandering, fresh_token, steadied

@@ -8,11 +8,11 @@ from statistics import median
 from time import perf_counter
 from typing import ClassVar
 
-from specdec.contracts import BuilderDeclaration, Gives, Shape
 from specdec.errors import SpecdecError
-from specdec.exchange import Budget, Frontier
-from specdec.interfaces import BuildTools, PartOptions, TreeBuilder
-from specdec.records import Answer, DraftProbs, Verdict
+from specdec.interfaces.declarations import BuilderDeclaration, Gives, Shape
+from specdec.interfaces.parts import BuildTools, PartOptions, TreeBuilder
+from specdec.interfaces.proposals import Answer, Budget, DraftProbs, Frontier
+from specdec.interfaces.results import Verdict
 from specdec.sampling.logits_warper import TargetDists
 from specdec.sampling.rng import DraftChance, TargetChance
 from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch

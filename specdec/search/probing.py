@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 from math import exp
 from typing import ClassVar
 
-from specdec.contracts import BuilderDeclaration, Gives, Shape
 from specdec.errors import SpecdecError
-from specdec.exchange import Budget, Frontier
-from specdec.interfaces import BuildTools, PartOptions, TreeBuilder
+from specdec.interfaces.declarations import BuilderDeclaration, Gives, Shape
+from specdec.interfaces.parts import BuildTools, PartOptions, TreeBuilder
+from specdec.interfaces.proposals import Answer, Budget, Candidates, DraftProbs, Frontier
 from specdec.performance.acceptance_profile import CalibrationBin
-from specdec.records import Answer, Candidates, DraftProbs
 from specdec.sampling.rng import DraftChance
 from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch, root_only
 from specdec.trees.tree_shape import RankPath

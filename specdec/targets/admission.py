@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from specdec.contracts import Features
 from specdec.errors import SpecdecError, TargetMismatch
-from specdec.interfaces import TargetState
+from specdec.interfaces.declarations import Features
+from specdec.interfaces.parts import TargetState
 from specdec.nn.tree_mask import RowNodes
 from specdec.targets.model_call import ModelCall
 from specdec.trees.draft_tree import DraftTree

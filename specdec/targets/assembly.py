@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specdec.errors import TargetMismatch
-from specdec.exchange import TargetFacts
+from specdec.interfaces.results import TargetFacts
 from specdec.targets.admission import Limits
 from specdec.targets.allocator import keep_freed_memory
 from specdec.targets.bitwise import BitwiseRuntime

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from specdec.contracts import Features
 from specdec.errors import NumericsError
-from specdec.interfaces import TargetState
+from specdec.interfaces.declarations import Features
+from specdec.interfaces.parts import TargetState
+from specdec.interfaces.results import HiddenStates, Scored
 from specdec.nn.path_kv_cache import PathCache
-from specdec.records import HiddenStates, Scored
 from specdec.targets.admission import (
     Draft,
     Limits,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specdec.contracts import Features
+from specdec.interfaces.declarations import Features
 from specdec.nn.path_kv_cache import PathCache
 from specdec.targets.capability import MaskPlan
 from specdec.targets.masking import mask_argument

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specdec.contracts import Features
 from specdec.errors import TargetMismatch
+from specdec.interfaces.declarations import Features
 from specdec.nn.path_kv_cache import PathCache
 from specdec.targets.bitwise_forward import SHORTEST, FixedForward, PlacedToken
 from specdec.targets.capability import MaskPlan

@@ -6,10 +6,9 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 from torch import Tensor
 
-from specdec.contracts import Features, TargetDeclaration
-from specdec.exchange import TargetFacts
-from specdec.interfaces import BuildTools, PartOptions, Prefilled, Target, TargetState, TextCodec
-from specdec.records import Scored
+from specdec.interfaces.declarations import Features, TargetDeclaration
+from specdec.interfaces.parts import BuildTools, PartOptions, Prefilled, Target, TargetState, TextCodec
+from specdec.interfaces.results import Scored, TargetFacts
 from specdec.targets.assembly import BITWISE, Assembled, RunSettings, assemble
 from specdec.targets.capability import ATTENTION_KINDS
 from specdec.targets.fusing import FORWARD, ForwardKind

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from specdec.contracts import TargetDeclaration
+from specdec.interfaces.declarations import TargetDeclaration
 
 ATTENTION_KINDS = ("sdpa", "eager")
 MASKED_LAYERS = frozenset({"full_attention", "sliding_attention"})

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specdec.contracts import Features
+from specdec.interfaces.declarations import Features
+from specdec.interfaces.results import HiddenStates
 from specdec.nn.grouped_query_attention import FEW_NODES, laid_side_by_side
 from specdec.nn.kv_cache import KvCache
-from specdec.records import HiddenStates
 from specdec.targets.fused_forward import FusedForward
 
 WIDTHS = (1, 2, 4, 8, 12, 16, 24, 32, 48, FEW_NODES)

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from specdec.contracts import Features
+from specdec.interfaces.declarations import Features
+from specdec.interfaces.results import HiddenStates
 from specdec.nn.fused_llama import FusedAttention, FusedMlp, FusedNorm, fused_attention, fused_mlp, fused_norm, signed
 from specdec.nn.grouped_query_attention import laid_side_by_side
 from specdec.nn.packed_linear import linear
-from specdec.records import HiddenStates
 from specdec.targets.capability import text_config
 
 LAYER_PARTS = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}

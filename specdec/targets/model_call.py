@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specdec.contracts import Features
 from specdec.errors import TargetMismatch
+from specdec.interfaces.declarations import Features
+from specdec.interfaces.results import HiddenStates
 from specdec.nn.kv_cache import LayerShape
-from specdec.records import HiddenStates
 from specdec.targets.capability import text_config
 from specdec.targets.compiled_forward import CompiledForward
 from specdec.targets.fused_forward import FusedForward

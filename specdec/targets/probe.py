@@ -9,8 +9,8 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from specdec.contracts import Features
 from specdec.errors import TargetMismatch
+from specdec.interfaces.declarations import Features
 from specdec.targets.bitwise import BitwiseRuntime
 from specdec.targets.model_call import FORWARD_FAULTS
 from specdec.targets.runtime import TransformerRuntime

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdec.contracts import Features
 from specdec.errors import NumericsError
-from specdec.interfaces import TargetState
+from specdec.interfaces.declarations import Features
+from specdec.interfaces.parts import TargetState
+from specdec.interfaces.results import HiddenStates, Scored
 from specdec.nn.kv_cache import KvCache
 from specdec.nn.prefill_batches import prompt_batches
 from specdec.nn.tree_mask import RowNodes, chain_mask, tree_mask, tree_positions
-from specdec.records import HiddenStates, Scored
 from specdec.targets.admission import (
     Draft,
     Limits,

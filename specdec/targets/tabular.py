@@ -8,12 +8,11 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from specdec.contracts import Features, TargetDeclaration
 from specdec.errors import NumericsError, SpecError, TargetMismatch
-from specdec.exchange import TargetFacts
-from specdec.interfaces import BuildTools, Prefilled, Target, TargetState, TextCodec
-from specdec.records import Scored
-from specdec.tables import ProbabilityTable, TableOptions
+from specdec.interfaces.declarations import Features, TargetDeclaration
+from specdec.interfaces.parts import BuildTools, Prefilled, Target, TargetState, TextCodec
+from specdec.interfaces.probability_table import ProbabilityTable, TableOptions
+from specdec.interfaces.results import Scored, TargetFacts
 from specdec.trees.draft_tree import DraftTree, TreeError, validate
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specdec.errors import TargetMismatch
-from specdec.interfaces import TextCodec
+from specdec.interfaces.parts import TextCodec
 
 
 class TokenizerCodec(TextCodec):

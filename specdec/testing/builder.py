@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from specdec.contracts import Gives, Shape, effective_draws
 from specdec.decoder import Decoder
 from specdec.drafters.ngram import NgramDrafter, NgramOptions
-from specdec.interfaces import Drafter, PartOptions, TreeBuilder, Verifier
+from specdec.interfaces.compatibility import effective_draws
+from specdec.interfaces.declarations import Gives, Shape
+from specdec.interfaces.parts import Drafter, PartOptions, TreeBuilder, Verifier
 from specdec.losslessness.coins import NotAFunctionOfItsCoins
 from specdec.losslessness.enumeration import Draft, draft_law
 from specdec.losslessness.guards import with_smaller_drafts

@@ -8,15 +8,15 @@ from torch import Tensor
 
 from specdec.builders.chain import Chain, ChainOptions
 from specdec.builders.sampled import Sampled, SampledOptions
-from specdec.contracts import DrafterDeclaration, Features, Gives
 from specdec.decoder import Decoder
-from specdec.exchange import DraftStart, Frontier
-from specdec.guarding import PartGuard
-from specdec.interfaces import BuildTools, Drafter, DraftSession, PartOptions, Target, TreeBuilder, Verifier
+from specdec.interfaces.declarations import DrafterDeclaration, Features, Gives
+from specdec.interfaces.part_guard import PartGuard
+from specdec.interfaces.parts import BuildTools, Drafter, DraftSession, PartOptions, Target, TreeBuilder, Verifier
+from specdec.interfaces.proposals import Candidates, Distributions, DraftStart, Frontier, Proposal
+from specdec.interfaces.results import Committed, HiddenStates, Scored
 from specdec.losslessness.stand_ins import StandIn
 from specdec.plugins import Kind
 from specdec.proposals import ProposalCheck
-from specdec.records import Candidates, Committed, Distributions, HiddenStates, Proposal, Scored
 from specdec.testing.opening import Opened, opened, part_name
 from specdec.testing.proving import HOT, SMALL, WIDE, decoder_of, models_of, prove_loop, prove_steps, target_of
 from specdec.testing.report import Checked, CheckFailed

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from specdec.fit import declaration_fault
-from specdec.interfaces import PartOptions
+from specdec.interfaces.parts import PartOptions
 from specdec.plugins import BASES, Kind, broken_rule
 from specdec.testing.report import Checked, CheckFailed
 

@@ -8,12 +8,12 @@ from specdec.builders.coupled import Coupled, CoupledOptions
 from specdec.builders.dynamic import Dynamic, DynamicOptions
 from specdec.builders.fixed import Fixed, FixedOptions
 from specdec.builders.sampled import Sampled, SampledOptions
-from specdec.contracts import NamedDeclaration, mismatches
 from specdec.decoder import Decoder
 from specdec.drafters.tabular import Tabular as TabularDrafter
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.growth import Declared
-from specdec.interfaces import BuildTools, Drafter, PartOptions, Target, TreeBuilder, Verifier
+from specdec.interfaces.compatibility import NamedDeclaration, mismatches
+from specdec.interfaces.parts import BuildTools, Drafter, PartOptions, Target, TreeBuilder, Verifier
 from specdec.losslessness.enumeration import Size, prove_run, prove_step, run_leaves, step_size
 from specdec.losslessness.exact import ExactProof
 from specdec.losslessness.guards import with_smaller_drafts

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from specdec.contracts import Guarantee, Shape
 from specdec.errors import PluginError, SpecdecError
-from specdec.interfaces import BuildTools, PartOptions, Verifier
+from specdec.interfaces.declarations import Guarantee, Shape
+from specdec.interfaces.parts import BuildTools, PartOptions, Verifier
 from specdec.plugins import Kind
 from specdec.sampling.logits_warper import Warp
 from specdec.sampling.params import Sampling

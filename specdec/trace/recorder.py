@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specdec.decoder import Decoder
-from specdec.interfaces import TextCodec
-from specdec.records import Generation
+from specdec.interfaces.parts import TextCodec
+from specdec.interfaces.results import Generation
 from specdec.text import Detokenizer
 from specdec.trace.files import TraceFile
 from specdec.trace.steps import TraceEnd, TraceHeader, TraceStep, drawn_q, ending_of, visited_p

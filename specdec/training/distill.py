@@ -8,7 +8,7 @@ from typing import Any
 
 from specdec.decoder import Decoder
 from specdec.errors import SpecError
-from specdec.records import Generation
+from specdec.interfaces.results import Generation
 from specdec.sampling.params import Sampling
 from specdec.training.conversations import Messages
 from specdec.training.identity import target_name

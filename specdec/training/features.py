@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from specdec.contracts import Features
+from specdec.interfaces.declarations import Features
 from specdec.targets.model_call import ModelCall
 from specdec.training.conversations import Conversation
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from specdec.decoder import Decoder
 from specdec.errors import SpecError, TargetMismatch
-from specdec.interfaces import TextCodec
+from specdec.interfaces.parts import TextCodec
 from specdec.sampling.params import Sampling
 from specdec.training.identity import target_name
 from specdec.training.own_lines import appending, check_target, known_lines

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from specdec.errors import SpecdecError, SpecError
 from specdec.files.paths import is_file
-from specdec.interfaces import PartOptions
+from specdec.interfaces.parts import PartOptions
 from specdec.trees.tree_file import read_tree
 from specdec.trees.tree_shape import RankPath, TreeShape
 

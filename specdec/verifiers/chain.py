@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from specdec.contracts import Shape, VerifierDeclaration
 from specdec.errors import PluginError
-from specdec.interfaces import BuildTools, PartOptions, Verifier
-from specdec.records import Verdict
+from specdec.interfaces.declarations import Shape, VerifierDeclaration
+from specdec.interfaces.parts import BuildTools, PartOptions, Verifier
+from specdec.interfaces.results import Verdict
 from specdec.sampling.logits_warper import TargetDists
 from specdec.sampling.rng import TargetChance
 from specdec.trees.draft_tree import DraftTree, Draw

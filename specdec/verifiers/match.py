@@ -2,9 +2,9 @@
 
 from typing import ClassVar
 
-from specdec.contracts import ALL_SHAPES, VerifierDeclaration
-from specdec.interfaces import BuildTools, PartOptions, Verifier
-from specdec.records import Verdict
+from specdec.interfaces.declarations import ALL_SHAPES, VerifierDeclaration
+from specdec.interfaces.parts import BuildTools, PartOptions, Verifier
+from specdec.interfaces.results import Verdict
 from specdec.sampling.logits_warper import TargetDists
 from specdec.sampling.rng import TargetChance
 from specdec.trees.draft_tree import DraftTree, Draw

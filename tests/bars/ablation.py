@@ -19,7 +19,7 @@ import torch
 import specdec
 from specdec.heads.checkpoint import read_head
 from specdec.heads.config import Inputs
-from specdec.interfaces import BuildTools
+from specdec.interfaces.parts import BuildTools
 from specdec.targets.builtin import BuiltinOptions, BuiltinTarget
 from specdec.targets.gguf_cache import unpacked_folder
 from specdec.targets.loading import load_model

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import specdec
 from specdec.errors import NumericsError, TargetMismatch
-from specdec.interfaces import BuildTools
+from specdec.interfaces.parts import BuildTools
 from specdec.sampling.params import Sampling
 from specdec.targets.builtin import BuiltinOptions, BuiltinTarget
 

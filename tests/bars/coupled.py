@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy
 
 import specdec
-from specdec.interfaces import BuildTools
+from specdec.interfaces.parts import BuildTools
 from specdec.targets.builtin import BuiltinOptions, BuiltinTarget
 
 DRAFTERS = {

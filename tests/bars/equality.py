@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import specdec
-from specdec.interfaces import BuildTools
+from specdec.interfaces.parts import BuildTools
 from specdec.sampling.keyed_noise import gumbels, mix
 from specdec.sampling.params import Sampling
 from specdec.targets.builtin import BuiltinOptions, BuiltinTarget

@@ -14,7 +14,7 @@ import torch
 import specdec
 from specdec.bench.intervals import ratio_interval
 from specdec.bench.prompts import Selection, read_questions
-from specdec.interfaces import BuildTools
+from specdec.interfaces.parts import BuildTools
 from specdec.search.acceptance_run import first_turns
 from specdec.targets.builtin import BuiltinOptions, BuiltinTarget
 

@@ -11,15 +11,15 @@ import torch
 
 from specdec.builders.dynamic import Dynamic, DynamicOptions
 from specdec.builders.fixed import Fixed, FixedOptions
-from specdec.contracts import DrafterDeclaration, Gives
 from specdec.decoder import Decoder
 from specdec.drafters.none import NoDrafter
-from specdec.exchange import TargetFacts
 from specdec.growth import Declared
-from specdec.interfaces import BuildTools, Drafter, DraftSession, PartOptions, Prefilled, Target, TargetState
+from specdec.interfaces.declarations import DrafterDeclaration, Gives
+from specdec.interfaces.parts import BuildTools, Drafter, DraftSession, PartOptions, Prefilled, Target, TargetState
+from specdec.interfaces.proposals import Distributions
+from specdec.interfaces.results import PHASES, Scored, TargetFacts
 from specdec.nn.kv_cache import KvCache, LayerShape
 from specdec.nn.tree_mask import RowNodes, additive, tree_mask, tree_positions
-from specdec.records import PHASES, Distributions, Scored
 from specdec.requests import Request
 from specdec.sampling.params import Sampling
 from specdec.targets.allocator import keep_freed_memory

@@ -6,13 +6,13 @@ from typing import ClassVar
 import pluggy
 
 from specdec import builtin_plugin, hookspecs
-from specdec.contracts import Guarantee, Shape, VerifierDeclaration
 from specdec.hookspecs import hookimpl
-from specdec.interfaces import PartOptions, Verifier
+from specdec.interfaces.declarations import Guarantee, Shape, VerifierDeclaration
+from specdec.interfaces.parts import PartOptions, Verifier
+from specdec.interfaces.results import Verdict
 from specdec.library import library
 from specdec.plans import Workshop
 from specdec.plugins import registry_of
-from specdec.records import Verdict
 from specdec.trees.draft_tree import Draw
 
 ACCEPTS = frozenset({Draw.IID, Draw.WITHOUT_REPLACEMENT})

@@ -8,7 +8,7 @@ from pathlib import Path
 from planted import planted_workshop
 
 from specdec.checks import check, read
-from specdec.contracts import Guarantee
+from specdec.interfaces.declarations import Guarantee
 from specdec.losslessness.levels import Outcome
 from specdec.losslessness.sampled import prove_sampled
 from specdec.plugins import Kind

@@ -16,7 +16,7 @@ import numpy
 import specdec
 from specdec.bench.prompts import Selection, read_questions
 from specdec.bench.provenance import provenance
-from specdec.interfaces import BuildTools
+from specdec.interfaces.parts import BuildTools
 from specdec.library import library
 from specdec.performance.acceptance_profile import read_acceptance, write_acceptance
 from specdec.performance.cost_model import read_costs, write_costs

@@ -15,7 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import specdec
-from specdec.interfaces import BuildTools
+from specdec.interfaces.parts import BuildTools
 from specdec.targets.builtin import BuiltinOptions, BuiltinTarget
 from specdec.targets.gguf_cache import unpacked_folder
 

@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec.exchange import Budget, Frontier
-from specdec.interfaces import TreeBuilder
-from specdec.records import Candidates, Distributions, DraftProbs
+from specdec.interfaces.parts import TreeBuilder
+from specdec.interfaces.proposals import Budget, Candidates, Distributions, DraftProbs, Frontier
 from specdec.sampling.rng import DraftChance, seeded
 from specdec.trees.draft_tree import DraftTree, validate
 

@@ -6,13 +6,13 @@ import pytest
 
 from specdec.builder_memory import Learned, Looks
 from specdec.builders.adaptive import Adaptive, AdaptiveOptions
-from specdec.contracts import Gives, Shape
 from specdec.errors import SpecdecError, SpecError
-from specdec.exchange import Budget, Memory
-from specdec.interfaces import BuildTools
+from specdec.interfaces.declarations import Gives, Shape
+from specdec.interfaces.parts import BuildTools
+from specdec.interfaces.proposals import Budget, Candidates, Memory
+from specdec.interfaces.results import StepRecord
 from specdec.performance.acceptance_profile import AcceptanceProfile, CalibrationBin, write_acceptance
 from specdec.performance.cost_model import CostModel, DrafterCost, write_costs
-from specdec.records import Candidates, StepRecord
 from specdec.sampling.rng import seeded
 from specdec.trees.draft_tree import Draw
 from specdec.trimming import trimmed

@@ -1,9 +1,9 @@
 import pytest
 
 from specdec.builders.chain import Chain, ChainOptions
-from specdec.contracts import Gives, Shape
 from specdec.errors import SpecdecError
-from specdec.interfaces import BuildTools
+from specdec.interfaces.declarations import Gives, Shape
+from specdec.interfaces.parts import BuildTools
 from specdec.sampling.enumeration import outcomes
 from specdec.trees.draft_tree import Draw
 

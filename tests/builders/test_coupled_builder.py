@@ -8,11 +8,12 @@ import torch
 from specdec.builders.chain import Chain, ChainOptions
 from specdec.builders.coupled import Coupled, CoupledOptions
 from specdec.builders.sampled import Sampled, SampledOptions
-from specdec.contracts import NamedDeclaration, Shape, mismatches
 from specdec.decoder import Decoder
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.errors import PluginError
-from specdec.interfaces import BuildTools, PartOptions
+from specdec.interfaces.compatibility import NamedDeclaration, mismatches
+from specdec.interfaces.declarations import Shape
+from specdec.interfaces.parts import BuildTools, PartOptions
 from specdec.losslessness.cases import Case, drawn_case, tabular_decoder
 from specdec.losslessness.enumeration import prove_run, prove_step
 from specdec.losslessness.transport import coupled_acceptance

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from specdec.builders.dynamic import Dynamic, DynamicOptions
-from specdec.contracts import Gives, Shape
 from specdec.errors import SpecdecError
-from specdec.interfaces import BuildTools
+from specdec.interfaces.declarations import Gives, Shape
+from specdec.interfaces.parts import BuildTools
 from specdec.trees.draft_tree import Draw
 
 KNOWN = json.loads((Path(__file__).parents[1] / "data" / "verification_known_answers.json").read_text())[

@@ -4,9 +4,9 @@ import pytest
 from pydantic import ValidationError
 
 from specdec.builders.fixed import Fixed, FixedOptions
-from specdec.contracts import Gives, Shape
 from specdec.errors import SpecdecError, SpecError
-from specdec.interfaces import BuildTools
+from specdec.interfaces.declarations import Gives, Shape
+from specdec.interfaces.parts import BuildTools
 from specdec.trees.draft_tree import Draw
 
 TREES = Path(__file__).parents[2] / "trees"

@@ -6,9 +6,9 @@ import torch
 from pydantic import ValidationError
 
 from specdec.builders.sampled import Sampled, SampledOptions
-from specdec.contracts import Gives, Shape
 from specdec.errors import SpecdecError
-from specdec.interfaces import BuildTools
+from specdec.interfaces.declarations import Gives, Shape
+from specdec.interfaces.parts import BuildTools
 from specdec.sampling.enumeration import outcomes
 from specdec.sampling.rng import seeded
 from specdec.trees.draft_tree import Draw

@@ -223,7 +223,7 @@ import sys
 from specdec.contracts import DrafterDeclaration, Gives
 from specdec.drafters.none import NoDrafter
 from specdec.hookspecs import hookimpl
-from specdec.interfaces import Drafter, PartOptions
+from specdec.interfaces.parts import Drafter, PartOptions
 
 class Chatty(Drafter):
     name = "chatty"

@@ -6,7 +6,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from specdec.contracts import DrafterDeclaration, Features, Gives
 from specdec.decoder import Decoder
 from specdec.drafters.eagle import EagleDrafter
 from specdec.drafters.eagle3 import Eagle3Drafter
@@ -17,7 +16,8 @@ from specdec.heads.checkpoint import HeadCheckpoint
 from specdec.heads.config import HeadConfig, Inputs
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
-from specdec.interfaces import BuildTools, PartOptions
+from specdec.interfaces.declarations import DrafterDeclaration, Features, Gives
+from specdec.interfaces.parts import BuildTools, PartOptions
 from specdec.sampling.params import Sampling
 from specdec.targets.assembly import RunSettings, assemble
 from specdec.targets.huggingface import HuggingFaceTarget

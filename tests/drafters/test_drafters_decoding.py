@@ -11,7 +11,7 @@ from specdec.drafters.model import ModelDrafter, ModelOptions
 from specdec.drafters.ngram import NgramDrafter, NgramOptions
 from specdec.drafters.none import NoDrafter, NoneOptions
 from specdec.growth import Declared
-from specdec.interfaces import BuildTools, PartOptions
+from specdec.interfaces.parts import BuildTools, PartOptions
 from specdec.requests import Request
 from specdec.sampling.params import Sampling
 from specdec.targets.tabular import Tabular, TabularTargetOptions

@@ -7,8 +7,9 @@ from specdec.builders.chain import Chain, ChainOptions
 from specdec.builders.dynamic import Dynamic, DynamicOptions
 from specdec.builders.fixed import Fixed, FixedOptions
 from specdec.builders.sampled import Sampled, SampledOptions
-from specdec.contracts import DrafterDeclaration, Features, Gives, NamedDeclaration, mismatches
-from specdec.interfaces import BuildTools, PartOptions
+from specdec.interfaces.compatibility import NamedDeclaration, mismatches
+from specdec.interfaces.declarations import DrafterDeclaration, Features, Gives
+from specdec.interfaces.parts import BuildTools, PartOptions
 from specdec.requests import Request
 from specdec.verifiers.chain import Chain as ChainRule
 from specdec.verifiers.match import Match

@@ -11,19 +11,19 @@ from specdec.builders.dynamic import Dynamic, DynamicOptions
 from specdec.builders.sampled import Sampled
 from specdec.checks import check, read
 from specdec.compose import workshop
-from specdec.contracts import DrafterDeclaration, Features, Gives
 from specdec.drafters.eagle import EagleDrafter, EagleOptions
 from specdec.drafters.eagle3 import Eagle3Drafter, Eagle3Options
 from specdec.errors import CheckpointError, IncompatibleParts, PluginError, SpecError, TargetMismatch
-from specdec.exchange import DraftStart, Frontier
 from specdec.head_drafting.lending import embeddings, lent_rows, readout
 from specdec.head_drafting.loading import ready
 from specdec.heads.checkpoint import HeadCheckpoint
 from specdec.heads.export import write_eagle, write_speculators
 from specdec.heads.fused_head import FusedHead
-from specdec.interfaces import BuildTools
+from specdec.interfaces.declarations import DrafterDeclaration, Features, Gives
+from specdec.interfaces.parts import BuildTools
+from specdec.interfaces.proposals import DraftStart, Frontier
+from specdec.interfaces.results import HiddenStates
 from specdec.plugins import Kind
-from specdec.records import HiddenStates
 from specdec.targets.assembly import RunSettings, assemble
 from specdec.targets.huggingface import HuggingFaceTarget
 from specdec.targets.tabular import Tabular, TabularTargetOptions

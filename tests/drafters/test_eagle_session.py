@@ -9,13 +9,13 @@ from specdec.builders.chain import Chain, ChainOptions
 from specdec.builders.dynamic import Dynamic, DynamicOptions
 from specdec.builders.fixed import Fixed, FixedOptions
 from specdec.errors import TargetMismatch
-from specdec.exchange import Budget, DraftStart, Frontier
 from specdec.head_drafting.session import HeadSession
 from specdec.heads.config import Inputs
 from specdec.heads.fused_head import FusedHead
-from specdec.interfaces import BuildTools
+from specdec.interfaces.parts import BuildTools
+from specdec.interfaces.proposals import Budget, DraftStart, Frontier
+from specdec.interfaces.results import Committed, HiddenStates
 from specdec.nn import prefill_batches as prompt_batches
-from specdec.records import Committed, HiddenStates
 from specdec.sampling.keyed_noise import mix
 from specdec.sampling.rng import seeded
 from specdec.trees.draft_tree import TreeSketch

@@ -7,13 +7,13 @@ import pytest
 import specdec
 from specdec.checks import check, read
 from specdec.compose import workshop
-from specdec.contracts import DrafterDeclaration, Features, Gives
 from specdec.drafters.mixture import MixtureDrafter, MixtureOptions
 from specdec.errors import IncompatibleParts, SpecError, TargetMismatch
-from specdec.exchange import DraftStart, Frontier
-from specdec.interfaces import BuildTools, Drafter, DraftSession, PartOptions
+from specdec.interfaces.declarations import DrafterDeclaration, Features, Gives
+from specdec.interfaces.parts import BuildTools, Drafter, DraftSession, PartOptions
+from specdec.interfaces.proposals import Candidates, DraftStart, Frontier
+from specdec.interfaces.results import Committed, HiddenStates, Scored
 from specdec.plugins import Kind
-from specdec.records import Candidates, Committed, HiddenStates, Scored
 from specdec.trees.draft_tree import TreeSketch
 
 TABLE = {"use": "tabular", "vocab": 6, "random": {"order": 3, "seed": 1, "sharpness": 3}}

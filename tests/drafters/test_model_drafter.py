@@ -7,15 +7,15 @@ from pydantic import ValidationError
 from specdec.builders.chain import Chain, ChainOptions
 from specdec.builders.dynamic import Dynamic, DynamicOptions
 from specdec.builders.fixed import Fixed, FixedOptions
-from specdec.contracts import Gives
 from specdec.drafters.model import ModelDrafter, ModelOptions
 from specdec.errors import TargetMismatch
-from specdec.exchange import Budget, DraftStart, Frontier
-from specdec.interfaces import BuildTools
-from specdec.records import Committed, HiddenStates
+from specdec.interfaces.declarations import Gives
+from specdec.interfaces.parts import BuildTools
+from specdec.interfaces.probability_table import ProbabilityTable
+from specdec.interfaces.proposals import Budget, DraftStart, Frontier
+from specdec.interfaces.results import Committed, HiddenStates
 from specdec.sampling.keyed_noise import mix
 from specdec.sampling.rng import seeded
-from specdec.tables import ProbabilityTable
 from specdec.targets.tabular import Tabular as TabularTarget
 from specdec.targets.tabular import TabularTargetOptions
 from specdec.trees.draft_tree import TreeSketch

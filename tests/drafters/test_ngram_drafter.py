@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from specdec.contracts import Gives
 from specdec.drafters.ngram import NOVELTY, NgramDrafter, NgramIndex, NgramOptions
-from specdec.exchange import DraftStart, Frontier
-from specdec.interfaces import BuildTools
-from specdec.records import Committed, HiddenStates
+from specdec.interfaces.declarations import Gives
+from specdec.interfaces.parts import BuildTools
+from specdec.interfaces.proposals import DraftStart, Frontier
+from specdec.interfaces.results import Committed, HiddenStates
 from specdec.trees.draft_tree import TreeSketch
 
 TOKENS = st.lists(st.integers(0, 2), max_size=30)

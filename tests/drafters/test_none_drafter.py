@@ -1,8 +1,8 @@
-from specdec.contracts import Gives
 from specdec.drafters.none import NoDrafter, NoneOptions
-from specdec.exchange import DraftStart, Frontier
-from specdec.interfaces import BuildTools
-from specdec.records import HiddenStates
+from specdec.interfaces.declarations import Gives
+from specdec.interfaces.parts import BuildTools
+from specdec.interfaces.proposals import DraftStart, Frontier
+from specdec.interfaces.results import HiddenStates
 from specdec.trees.draft_tree import TreeSketch
 
 

@@ -7,10 +7,10 @@ import torch
 
 from specdec.drafters.recycling import TRUST, RecyclingDrafter, RecyclingOptions
 from specdec.errors import SpecError
-from specdec.exchange import DraftStart, Frontier
-from specdec.interfaces import BuildTools
+from specdec.interfaces.parts import BuildTools
+from specdec.interfaces.proposals import DraftStart, Frontier
+from specdec.interfaces.results import Committed, HiddenStates, Scored
 from specdec.lookup.successors import SuccessorTables, likeliest, read_successors, write_successors
-from specdec.records import Committed, HiddenStates, Scored
 from specdec.trees.draft_tree import Draw, TreeSketch
 
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from specdec.drafters.suffix import CONTEXTS, NOVELTY, STORE_TRUST, SuffixDrafter, SuffixOptions
 from specdec.errors import SpecError, TargetMismatch
-from specdec.exchange import DraftStart, Frontier
-from specdec.interfaces import BuildTools
+from specdec.interfaces.parts import BuildTools
+from specdec.interfaces.proposals import DraftStart, Frontier
+from specdec.interfaces.results import Committed, HiddenStates, Scored
 from specdec.lookup.datastore import build_datastore, write_datastore
 from specdec.performance.online_calibration import HIGHEST
-from specdec.records import Committed, HiddenStates, Scored
 from specdec.trees.draft_tree import TreeSketch
 
 UNREAD = Scored(torch.empty(0, 0))

@@ -4,10 +4,10 @@ from pydantic import ValidationError
 
 from specdec.drafters.tabular import Tabular, TabularDrafterOptions
 from specdec.errors import TargetMismatch
-from specdec.exchange import DraftStart, Frontier
-from specdec.interfaces import BuildTools
-from specdec.records import Committed, HiddenStates, Scored
-from specdec.tables import RandomRows
+from specdec.interfaces.parts import BuildTools
+from specdec.interfaces.probability_table import RandomRows
+from specdec.interfaces.proposals import DraftStart, Frontier
+from specdec.interfaces.results import Committed, HiddenStates, Scored
 from specdec.targets.tabular import Tabular as TabularTarget
 from specdec.targets.tabular import TabularTargetOptions
 from specdec.trees.draft_tree import TreeSketch

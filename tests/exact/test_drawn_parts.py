@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from specdec.builders.coupled import Coupled, CoupledOptions
 from specdec.builders.fixed import Fixed, FixedOptions
 from specdec.builders.sampled import Sampled, SampledOptions
-from specdec.contracts import Guarantee, Shape
 from specdec.drafters.tabular import TabularDrafterOptions
+from specdec.interfaces.declarations import Guarantee, Shape
 from specdec.losslessness.cases import Case, tabular_decoder
 from specdec.losslessness.enumeration import prove_step
 from specdec.plugins import Kind, load_registry

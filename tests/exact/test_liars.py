@@ -9,16 +9,23 @@ import torch
 
 from specdec import builtin_plugin, hookspecs
 from specdec.checks import check, read
-from specdec.contracts import ALL_SHAPES, BuilderDeclaration, DrafterDeclaration, Gives, Shape, VerifierDeclaration
 from specdec.errors import PluginError
-from specdec.exchange import Frontier
 from specdec.hookspecs import hookimpl
-from specdec.interfaces import Drafter, DraftSession, PartOptions, TreeBuilder, Verifier
+from specdec.interfaces.declarations import (
+    ALL_SHAPES,
+    BuilderDeclaration,
+    DrafterDeclaration,
+    Gives,
+    Shape,
+    VerifierDeclaration,
+)
+from specdec.interfaces.parts import Drafter, DraftSession, PartOptions, TreeBuilder, Verifier
+from specdec.interfaces.proposals import Distributions, Frontier
+from specdec.interfaces.results import Verdict
 from specdec.library import library
 from specdec.losslessness.strategies import prove_strategy
 from specdec.plans import Workshop
 from specdec.plugins import registry_of
-from specdec.records import Distributions, Verdict
 from specdec.trees.draft_tree import Draw, TreeSketch
 from specdec.verification import siblings
 from specdec.verifiers.multi_round import MultiRound

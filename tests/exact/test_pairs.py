@@ -10,8 +10,8 @@ from specdec.builders.coupled import Coupled, CoupledOptions
 from specdec.builders.dynamic import Dynamic, DynamicOptions
 from specdec.builders.fixed import Fixed, FixedOptions
 from specdec.builders.sampled import Sampled, SampledOptions
-from specdec.contracts import NamedDeclaration, mismatches
 from specdec.drafters.tabular import TabularDrafterOptions
+from specdec.interfaces.compatibility import NamedDeclaration, mismatches
 from specdec.losslessness.cases import drawn_case, tabular_decoder
 from specdec.losslessness.enumeration import prove_run, prove_step
 from specdec.sampling.params import Cuts, Sampling

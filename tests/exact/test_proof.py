@@ -7,15 +7,15 @@ import torch
 
 from specdec.builders.chain import Chain, ChainOptions
 from specdec.builders.sampled import Sampled, SampledOptions
-from specdec.contracts import DrafterDeclaration, Gives
 from specdec.decoder import Decoder
 from specdec.errors import SpecdecError
 from specdec.growth import Declared
-from specdec.interfaces import Drafter, DraftSession, PartOptions
+from specdec.interfaces.declarations import DrafterDeclaration, Gives
+from specdec.interfaces.parts import Drafter, DraftSession, PartOptions
+from specdec.interfaces.proposals import Distributions
 from specdec.losslessness.cases import drawn_case, tabular_decoder
 from specdec.losslessness.enumeration import prove_run, run_law, step_law, target_law
 from specdec.losslessness.exact import Emission, prove
-from specdec.records import Distributions
 from specdec.sampling.enumeration import outcomes
 from specdec.sampling.params import Sampling
 from specdec.verifiers.chain import Chain as ChainRule

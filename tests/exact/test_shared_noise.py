@@ -6,16 +6,16 @@ import torch
 from specdec.builders.sampled import Sampled, SampledOptions
 from specdec.checks import check, read
 from specdec.compose import workshop
-from specdec.contracts import ALL_SHAPES, VerifierDeclaration
 from specdec.decoder import Decoder
 from specdec.errors import PluginError, SpecdecError
 from specdec.growth import Declared
-from specdec.interfaces import PartOptions, Verifier
+from specdec.interfaces.declarations import ALL_SHAPES, VerifierDeclaration
+from specdec.interfaces.parts import PartOptions, Verifier
+from specdec.interfaces.results import Verdict
 from specdec.losslessness.cases import drawn_case, tabular_decoder
 from specdec.losslessness.enumeration import prove_run, prove_step
 from specdec.losslessness.pathwise import NotTheTargetsDraws
 from specdec.losslessness.strategies import prove_strategy
-from specdec.records import Verdict
 from specdec.sampling.rng import SeededTargetChance
 from specdec.trees.draft_tree import Draw
 from specdec.verifiers.match import Match

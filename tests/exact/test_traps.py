@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 
 from specdec.builders.chain import Chain, ChainOptions
-from specdec.contracts import BuilderDeclaration, Gives, Shape
 from specdec.decoder import Decoder
 from specdec.drafters.tabular import Tabular as TabularDrafter
 from specdec.errors import PluginError, SpecdecError
-from specdec.exchange import Frontier
 from specdec.growth import Declared
-from specdec.interfaces import BuildTools, PartOptions, TreeBuilder, Verifier
+from specdec.interfaces.declarations import BuilderDeclaration, Gives, Shape
+from specdec.interfaces.parts import BuildTools, PartOptions, TreeBuilder, Verifier
+from specdec.interfaces.proposals import Frontier
+from specdec.interfaces.results import Verdict
 from specdec.losslessness.enumeration import prove_step
-from specdec.records import Verdict
 from specdec.sampling.params import Sampling
 from specdec.targets.tabular import Tabular as TabularTarget
 from specdec.trees.draft_tree import Draw, TreeSketch

@@ -2,11 +2,11 @@
 
 import pytest
 
-from specdec.contracts import DrafterDeclaration, Gives
 from specdec.drafters.model import ModelDrafter, ModelOptions
 from specdec.drafters.ngram import NgramDrafter, NgramOptions
-from specdec.interfaces import BuildTools, Drafter, DraftSession, PartOptions
-from specdec.records import Candidates
+from specdec.interfaces.declarations import DrafterDeclaration, Gives
+from specdec.interfaces.parts import BuildTools, Drafter, DraftSession, PartOptions
+from specdec.interfaces.proposals import Candidates
 from specdec.requests import Request
 from specdec.sampling.params import Sampling
 

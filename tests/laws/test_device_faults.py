@@ -9,11 +9,11 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from specdec.builders.sampled import Sampled, SampledOptions
-from specdec.contracts import Features
 from specdec.drafters.model import ModelDrafter, ModelOptions
 from specdec.errors import PluginError
-from specdec.interfaces import BuildTools, PartOptions, Prefilled, Verifier
-from specdec.records import Scored, Verdict
+from specdec.interfaces.declarations import Features
+from specdec.interfaces.parts import BuildTools, PartOptions, Prefilled, Verifier
+from specdec.interfaces.results import Scored, Verdict
 from specdec.requests import Request
 from specdec.sampling.params import Sampling
 from specdec.verifiers.multi_round import MultiRound

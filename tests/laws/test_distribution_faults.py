@@ -8,13 +8,14 @@ import torch
 from specdec.builders.chain import Chain, ChainOptions
 from specdec.builders.fixed import Fixed, FixedOptions
 from specdec.builders.sampled import Sampled, SampledOptions
-from specdec.contracts import DrafterDeclaration, Gives, NamedDeclaration, mismatches
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.errors import PluginError
-from specdec.exchange import Budget
-from specdec.interfaces import Drafter, DraftSession, PartOptions, Verifier
+from specdec.interfaces.compatibility import NamedDeclaration, mismatches
+from specdec.interfaces.declarations import DrafterDeclaration, Gives
+from specdec.interfaces.parts import Drafter, DraftSession, PartOptions, Verifier
+from specdec.interfaces.proposals import Budget, Distributions, DraftProbs
+from specdec.interfaces.results import Verdict
 from specdec.losslessness.enumeration import prove_run, prove_step, step_law
-from specdec.records import Distributions, DraftProbs, Verdict
 from specdec.requests import Request
 from specdec.sampling.distribution import draft_probs
 from specdec.sampling.enumeration import outcomes

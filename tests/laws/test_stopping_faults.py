@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.errors import SpecError
-from specdec.interfaces import TextCodec
+from specdec.interfaces.parts import TextCodec
 from specdec.sampling.params import Sampling
 from specdec.stopping import Emitted, StopRules
 from specdec.targets.tabular import LetterCodec

@@ -9,8 +9,8 @@ import torch
 from specdec.builders.dynamic import Dynamic, DynamicOptions
 from specdec.builders.fixed import Fixed, FixedOptions
 from specdec.builders.sampled import Sampled, SampledOptions
-from specdec.contracts import Features
 from specdec.drafters.tabular import TabularDrafterOptions
+from specdec.interfaces.declarations import Features
 from specdec.nn.tree_mask import RowNodes, additive, tree_mask, tree_positions
 from specdec.requests import Request
 from specdec.sampling.distribution import draft_probs

@@ -9,7 +9,7 @@ from specdec.drafters.model import ModelDrafter, ModelOptions
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.drafting_vocabulary import check_vocabularies
 from specdec.errors import TargetMismatch
-from specdec.interfaces import BuildTools, TextCodec
+from specdec.interfaces.parts import BuildTools, TextCodec
 from specdec.losslessness.enumeration import prove_step
 from specdec.sampling.params import Sampling
 from specdec.verifiers.chain import Chain as ChainRule

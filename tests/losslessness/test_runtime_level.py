@@ -3,15 +3,15 @@ import torch
 
 from specdec.checks import check, read
 from specdec.compose import build, workshop
-from specdec.contracts import Features
-from specdec.interfaces import PartOptions, Target
+from specdec.interfaces.declarations import Features
+from specdec.interfaces.parts import PartOptions, Target
+from specdec.interfaces.results import HiddenStates, Scored
 from specdec.losslessness.ledger import Ledger, greedy, teacher_force
 from specdec.losslessness.levels import Outcome
 from specdec.losslessness.random_trees import random_tree
 from specdec.losslessness.reference import reference_for
 from specdec.losslessness.runtime import prove_runtime
 from specdec.losslessness.tree_checks import TreeDifferences, check_trees, one_by_one, wanted_features, width_noise
-from specdec.records import HiddenStates, Scored
 from specdec.sampling.logits_warper import Warp
 from specdec.trees.draft_tree import validate
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec.records import Candidates, Distributions
+from specdec.interfaces.proposals import Candidates, Distributions
 from specdec.sampling.topk import BLOCK, best_tokens, top_columns
 
 

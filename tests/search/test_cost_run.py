@@ -5,7 +5,7 @@ import pytest
 
 from specdec.builders.chain import Chain, ChainOptions
 from specdec.errors import SpecError
-from specdec.interfaces import DraftSession
+from specdec.interfaces.parts import DraftSession
 from specdec.search.cost_run import BATCH, BATCH_STEPS, DRAFT_WIDTHS, PLAIN_STEPS, CostPlan, default_widths, measure_costs
 from specdec.search.metering import Samples, fresh_token, steadied
 from specdec.verifiers.match import Match

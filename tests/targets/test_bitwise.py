@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from specdec.contracts import Features
 from specdec.errors import SpecdecError, TargetMismatch
+from specdec.interfaces.declarations import Features
 from specdec.targets.assembly import RunSettings, assemble
 from specdec.targets.bitwise import BitwiseRuntime
 from specdec.targets.bitwise_forward import SHORTEST, path_length

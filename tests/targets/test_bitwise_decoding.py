@@ -6,7 +6,7 @@ from transformers import BloomConfig, LlamaConfig
 
 import specdec
 from specdec.errors import NumericsError, TargetMismatch
-from specdec.interfaces import BuildTools
+from specdec.interfaces.parts import BuildTools
 from specdec.sampling.params import Sampling
 from specdec.targets.assembly import RunSettings, assemble
 from specdec.targets.builtin import BuiltinOptions, BuiltinTarget

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from specdec.contracts import Features
 from specdec.errors import NumericsError, TargetMismatch
+from specdec.interfaces.declarations import Features
 from specdec.targets.admission import Limits
 from specdec.targets.assembly import RunSettings, assemble
 from specdec.targets.bitwise import BitwiseRuntime

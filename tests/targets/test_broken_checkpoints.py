@@ -9,9 +9,9 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from specdec.contracts import TargetDeclaration
 from specdec.errors import CheckpointError, TargetMismatch
-from specdec.interfaces import BuildTools
+from specdec.interfaces.declarations import TargetDeclaration
+from specdec.interfaces.parts import BuildTools
 from specdec.targets.huggingface import HuggingFaceOptions, HuggingFaceTarget
 
 QUERY = "model.layers.0.self_attn.q_proj.weight"

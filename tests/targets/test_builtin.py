@@ -3,9 +3,9 @@ import random
 import pytest
 import torch
 
-from specdec.contracts import Features
 from specdec.errors import TargetMismatch
-from specdec.interfaces import BuildTools
+from specdec.interfaces.declarations import Features
+from specdec.interfaces.parts import BuildTools
 from specdec.targets import gguf_cache
 from specdec.targets.builtin import BuiltinOptions, BuiltinTarget
 from specdec.trees.draft_tree import Draw, TreeSketch, root_only

@@ -27,7 +27,7 @@ from transformers import (
     XLMConfig,
 )
 
-from specdec.contracts import TargetDeclaration
+from specdec.interfaces.declarations import TargetDeclaration
 from specdec.targets.capability import MaskPlan, declaration, mask_plan
 
 MAP = {"AutoModelForCausalLM": "modeling.Own"}

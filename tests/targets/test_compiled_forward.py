@@ -7,8 +7,8 @@ import torch
 from torch._dynamo.utils import counters
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from specdec.contracts import Features
 from specdec.errors import TargetMismatch
+from specdec.interfaces.declarations import Features
 from specdec.targets.assembly import RunSettings, assemble
 from specdec.trees.draft_tree import Draw, TreeSketch
 

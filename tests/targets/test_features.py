@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from specdec.contracts import Features
 from specdec.errors import TargetMismatch
+from specdec.interfaces.declarations import Features
 from specdec.targets.model_call import ModelCall
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}

@@ -4,8 +4,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
-from specdec.contracts import Features
 from specdec.errors import TargetMismatch
+from specdec.interfaces.declarations import Features
 from specdec.nn.kv_cache import KvCache
 from specdec.targets.assembly import RunSettings, assemble
 from specdec.targets.cache_adapter import slot_cache

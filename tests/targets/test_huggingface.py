@@ -5,9 +5,9 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from specdec.contracts import Features, TargetDeclaration
 from specdec.errors import SpecdecError, TargetMismatch
-from specdec.interfaces import BuildTools, TargetState
+from specdec.interfaces.declarations import Features, TargetDeclaration
+from specdec.interfaces.parts import BuildTools, TargetState
 from specdec.targets.huggingface import HuggingFaceOptions, HuggingFaceTarget
 from specdec.trees.draft_tree import root_only
 

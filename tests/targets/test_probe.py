@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from specdec.contracts import Features
 from specdec.errors import TargetMismatch
+from specdec.interfaces.declarations import Features
 from specdec.targets.admission import Limits
 from specdec.targets.capability import MaskPlan
 from specdec.targets.model_call import ModelCall

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from specdec.contracts import Features
 from specdec.errors import SpecdecError
+from specdec.interfaces.declarations import Features
 from specdec.nn.prefill_batches import prompt_batches
 from specdec.targets.assembly import RunSettings, assemble
 from specdec.trees.draft_tree import Draw, TreeSketch, root_only

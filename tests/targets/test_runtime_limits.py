@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from specdec.contracts import Features
 from specdec.errors import SpecdecError, TargetMismatch
+from specdec.interfaces.declarations import Features
 from specdec.trees.draft_tree import Draw, TreeSketch, root_only
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}

@@ -2,10 +2,10 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from specdec.contracts import Features
 from specdec.errors import NumericsError, SpecError, TargetMismatch
-from specdec.interfaces import BuildTools
-from specdec.tables import ProbabilityTable, RandomRows, TableOptions
+from specdec.interfaces.declarations import Features
+from specdec.interfaces.parts import BuildTools
+from specdec.interfaces.probability_table import ProbabilityTable, RandomRows, TableOptions
 from specdec.targets.tabular import Tabular, TabularTargetOptions
 from specdec.trees.draft_tree import Draw, TreeError, TreeSketch
 

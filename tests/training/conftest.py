@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import save_file
 
 from specdec.heads.config import HeadConfig, Inputs
-from specdec.interfaces import TextCodec
+from specdec.interfaces.parts import TextCodec
 from specdec.training.building import fresh_head
 from specdec.training.dataset import Batch, FeatureSet
 from specdec.training.loop import Trainer

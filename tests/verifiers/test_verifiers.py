@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec.contracts import Shape
 from specdec.errors import NumericsError, PluginError
-from specdec.interfaces import PartOptions
+from specdec.interfaces.declarations import Shape
+from specdec.interfaces.parts import PartOptions
 from specdec.sampling.distribution import TokenDist
 from specdec.sampling.enumeration import outcomes
 from specdec.sampling.logits_warper import Warp

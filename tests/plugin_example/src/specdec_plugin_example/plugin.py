@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from specdec.hookspecs import hookimpl
-from specdec.interfaces import Drafter
+from specdec.interfaces.parts import Drafter
 
 
 @hookimpl

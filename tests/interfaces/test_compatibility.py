@@ -2,19 +2,17 @@ from itertools import product
 
 import pytest
 
-from specdec.contracts import (
+from specdec.interfaces.compatibility import NamedDeclaration, effective_draws, mismatches
+from specdec.interfaces.declarations import (
     ALL_SHAPES,
     BuilderDeclaration,
     DrafterDeclaration,
     Features,
     Gives,
     Guarantee,
-    NamedDeclaration,
     Shape,
     TargetDeclaration,
     VerifierDeclaration,
-    effective_draws,
-    mismatches,
 )
 from specdec.trees.draft_tree import Draw
 

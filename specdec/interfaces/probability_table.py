@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from torch import Tensor
 
 from specdec.errors import SpecError
-from specdec.interfaces import PartOptions
+from specdec.interfaces.parts import PartOptions
 from specdec.sampling.keyed_noise import mix, uniforms
 
 SUM_TOLERANCE = 1e-9

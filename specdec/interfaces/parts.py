@@ -15,9 +15,15 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 from typing_extensions import TypeVar
 
-from specdec.contracts import BuilderDeclaration, DrafterDeclaration, Features, TargetDeclaration, VerifierDeclaration
-from specdec.exchange import Budget, DraftStart, Frontier, TargetFacts
-from specdec.records import Answer, Committed, Proposal, Scored, Verdict
+from specdec.interfaces.declarations import (
+    BuilderDeclaration,
+    DrafterDeclaration,
+    Features,
+    TargetDeclaration,
+    VerifierDeclaration,
+)
+from specdec.interfaces.proposals import Answer, Budget, DraftStart, Frontier, Proposal
+from specdec.interfaces.results import Committed, Scored, TargetFacts, Verdict
 from specdec.sampling.logits_warper import TargetDists
 from specdec.sampling.rng import DraftChance, TargetChance
 from specdec.trees.draft_tree import DraftTree

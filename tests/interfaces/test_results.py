@@ -5,9 +5,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.contracts import Guarantee
 from specdec.errors import NumericsError, PluginError
-from specdec.records import Candidates, Distributions, Generation, HiddenStates, StepRecord, top_of_each
+from specdec.interfaces.declarations import Guarantee
+from specdec.interfaces.proposals import Candidates, Distributions, top_of_each
+from specdec.interfaces.results import Generation, HiddenStates, StepRecord
 
 scores = st.integers(-3, 3).map(float) | st.just(float("-inf"))
 

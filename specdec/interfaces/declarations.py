@@ -1,0 +1,98 @@
+"""The words in which parts declare what they do."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from specdec.trees.draft_tree import Draw
+
+
+class Shape(StrEnum):
+    """A chain has at most one child per node."""
+
+    CHAIN = "chain"
+    TREE = "tree"
+
+
+class Gives(StrEnum):
+    """What a drafter answers a frontier with: logits, or a few scored tokens."""
+
+    DISTRIBUTIONS = "distributions"
+    CANDIDATES = "candidates"
+
+
+class Guarantee(StrEnum):
+    """Whether the output law is the target's (after warping)."""
+
+    LOSSLESS = "lossless"
+    LOSSY = "lossy"
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """Which hidden states a drafter wants of every scored node.
+
+    `last`: the hidden state after the final norm. `layers`: inputs of these decoder layers, 0-based, before the layer;
+    the number of layers itself means the output of the last layer, before the final norm.
+    """
+
+    last: bool = False
+    layers: tuple[int, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.last or bool(self.layers)
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterDeclaration:
+    """`targets` are specs of further models that the drafter needs, by option name; compose loads and injects them.
+
+    `drafters` are specs of further drafters that it asks, as they stand in its option `parts`; they are injected likewise, and
+    what they need is added to what it declares.
+    `unread`: its files are out of reach until it is loaded, so that this is what the options alone tell.
+    `made_for`: (hidden size, vocabulary) of the target that its weights were made for; of each, for a drafter that asks others.
+    """
+
+    gives: Gives
+    features: Features = Features()
+    targets: tuple[tuple[str, object], ...] = ()
+    drafts: bool = True
+    unread: bool = False
+    drafters: tuple[object, ...] = ()
+    made_for: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BuilderDeclaration:
+    """`prunes_on_draws`: nodes are ranked or cut after drawn tokens were looked at, so survivors no longer follow q."""
+
+    draw: Draw
+    shape: Shape
+    needs: frozenset[Gives]
+    prunes_on_draws: bool = False
+    max_nodes: int | None = None
+    max_depth: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VerifierDeclaration:
+    """`reads_q`: the rule divides by, or subtracts, the distribution that the drafts were drawn from."""
+
+    accepts: frozenset[Draw]
+    shapes: frozenset[Shape]
+    reads_q: bool
+    guarantee: Guarantee = Guarantee.LOSSLESS
+
+
+@dataclass(frozen=True, slots=True)
+class TargetDeclaration:
+    """What can be said of a target before its weights are loaded; None where only loading will tell."""
+
+    vocab_size: int | None = None
+    num_layers: int | None = None
+    max_positions: int | None = None
+    no_trees_because: str | None = None
+    no_decoding_because: str | None = None
+    hidden_size: int | None = None
+
+
+ALL_SHAPES = frozenset(Shape)
