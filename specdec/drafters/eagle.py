@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from specdec.head_drafting.loading import HeadOptions, declared_config, load_head, made_for
-from specdec.head_drafting.session import DraftingHead, HeadSession
+from specdec.heads.loading import HeadOptions, declared_config, load_head, made_for
+from specdec.heads.session import DraftingHead, HeadSession
 from specdec.interfaces.declarations import DrafterDeclaration, Features, Gives
 from specdec.interfaces.parts import BuildTools, Drafter, PartOptions
 from specdec.interfaces.proposals import DraftStart

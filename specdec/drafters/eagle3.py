@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from specdec.errors import CheckpointError
-from specdec.head_drafting.loading import HeadOptions, declared_config, load_head, made_for
-from specdec.head_drafting.session import DraftingHead, HeadSession
+from specdec.heads.loading import HeadOptions, declared_config, load_head, made_for
+from specdec.heads.session import DraftingHead, HeadSession
 from specdec.interfaces.declarations import DrafterDeclaration, Features, Gives
 from specdec.interfaces.parts import BuildTools, Drafter, PartOptions
 from specdec.interfaces.proposals import DraftStart

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from specdec.heads.config import HeadConfig
-from specdec.heads.layer import Attention, CacheUpdate, RmsNorm, SwiGlu
+from specdec.heads.layers import Attention, CacheUpdate, RmsNorm, SwiGlu
 
 
 class DecoderLayer(nn.Module):

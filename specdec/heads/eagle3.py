@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from specdec.errors import CheckpointError
 from specdec.heads.config import HeadConfig
-from specdec.heads.layer import Attention, CacheUpdate, RmsNorm, SwiGlu
+from specdec.heads.layers import Attention, CacheUpdate, RmsNorm, SwiGlu
 
 
 class MidLayer(nn.Module):

@@ -10,7 +10,7 @@ from torch.nn import functional
 from specdec.heads.config import HeadConfig
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
-from specdec.heads.layer import CacheUpdate, RmsNorm
+from specdec.heads.layers import CacheUpdate, RmsNorm
 from specdec.nn.fused_llama import FusedNorm, fused_attention, fused_mlp, fused_norm, signed
 from specdec.nn.grouped_query_attention import laid_side_by_side
 from specdec.nn.packed_linear import Linear, joined

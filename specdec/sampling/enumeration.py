@@ -7,7 +7,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from specdec.errors import NumericsError, SpecdecError
-from specdec.sampling.rng import Coins, DraftChance, TargetChance, RisingPositions
+from specdec.sampling.rng import Coins, DraftChance, RisingPositions, TargetChance
 
 R = TypeVar("R", bound=Hashable)
 

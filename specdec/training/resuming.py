@@ -8,10 +8,10 @@ import torch
 from pydantic import ValidationError
 
 from specdec.errors import CheckpointError, SpecError
-from specdec.heads.checkpoint import read_head
 from specdec.heads.config import HeadConfig
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
+from specdec.heads.formats.checkpoint import read_head
 from specdec.training.identity import same_target
 from specdec.training.loop import Trainer
 from specdec.training.spec import TrainingSpec

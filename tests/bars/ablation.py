@@ -17,8 +17,8 @@ import ablation_page
 import torch
 
 import specdec
-from specdec.heads.checkpoint import read_head
 from specdec.heads.config import Inputs
+from specdec.heads.formats.checkpoint import read_head
 from specdec.interfaces.parts import BuildTools
 from specdec.targets.builtin import BuiltinOptions, BuiltinTarget
 from specdec.targets.gguf_cache import unpacked_folder

@@ -11,11 +11,11 @@ from specdec.drafters.eagle import EagleDrafter
 from specdec.drafters.eagle3 import Eagle3Drafter
 from specdec.drafters.none import NoDrafter, NoneOptions
 from specdec.growth import Declared
-from specdec.head_drafting.loading import ready
-from specdec.heads.checkpoint import HeadCheckpoint
 from specdec.heads.config import HeadConfig, Inputs
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
+from specdec.heads.formats.checkpoint import HeadCheckpoint
+from specdec.heads.loading import ready
 from specdec.interfaces.declarations import DrafterDeclaration, Features, Gives
 from specdec.interfaces.parts import BuildTools, PartOptions
 from specdec.sampling.params import Sampling

@@ -132,7 +132,7 @@ def test_a_run_ends_where_the_context_does(target_of, drafter_of, decoder_of, ki
 @pytest.mark.slow
 def test_a_head_on_the_embedded_model_changes_no_token(decoder_of, head_of):
     from specdec.drafters.eagle import EagleDrafter
-    from specdec.head_drafting.loading import ready
+    from specdec.heads.loading import ready
     from specdec.targets.builtin import BuiltinOptions, BuiltinTarget
 
     target = BuiltinTarget.build(BuiltinOptions(dtype="float32"), BuildTools())

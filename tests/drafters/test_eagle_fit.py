@@ -14,11 +14,11 @@ from specdec.compose import workshop
 from specdec.drafters.eagle import EagleDrafter, EagleOptions
 from specdec.drafters.eagle3 import Eagle3Drafter, Eagle3Options
 from specdec.errors import CheckpointError, IncompatibleParts, PluginError, SpecError, TargetMismatch
-from specdec.head_drafting.lending import embeddings, lent_rows, readout
-from specdec.head_drafting.loading import ready
-from specdec.heads.checkpoint import HeadCheckpoint
-from specdec.heads.export import write_eagle, write_speculators
+from specdec.heads.formats.checkpoint import HeadCheckpoint
+from specdec.heads.formats.export import write_eagle, write_speculators
 from specdec.heads.fused_head import FusedHead
+from specdec.heads.loading import ready
+from specdec.heads.shared_weights import embeddings, lent_rows, readout
 from specdec.interfaces.declarations import DrafterDeclaration, Features, Gives
 from specdec.interfaces.parts import BuildTools
 from specdec.interfaces.proposals import DraftStart, Frontier

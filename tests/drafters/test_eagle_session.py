@@ -9,9 +9,9 @@ from specdec.builders.chain import Chain, ChainOptions
 from specdec.builders.dynamic import Dynamic, DynamicOptions
 from specdec.builders.fixed import Fixed, FixedOptions
 from specdec.errors import TargetMismatch
-from specdec.head_drafting.session import HeadSession
 from specdec.heads.config import Inputs
 from specdec.heads.fused_head import FusedHead
+from specdec.heads.session import HeadSession
 from specdec.interfaces.parts import BuildTools
 from specdec.interfaces.proposals import Budget, DraftStart, Frontier
 from specdec.interfaces.results import Committed, HiddenStates

@@ -10,11 +10,11 @@ import torch
 from safetensors.torch import load_file
 
 from specdec.errors import CheckpointError
-from specdec.heads.checkpoint import HeadCheckpoint, read_head
 from specdec.heads.config import HeadConfig, Inputs
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
-from specdec.heads.export import write_eagle, write_speculators
+from specdec.heads.formats.checkpoint import HeadCheckpoint, read_head
+from specdec.heads.formats.export import write_eagle, write_speculators
 from specdec.training.saving import save_head
 from specdec.training.validation import Borrowed
 
@@ -175,7 +175,7 @@ CLEAN = """
 import json, sys
 from pathlib import Path
 import torch
-from specdec.heads.checkpoint import read_head
+from specdec.heads.formats.checkpoint import read_head
 read = read_head(Path(sys.argv[1]), dtype=torch.float32)
 torch.manual_seed(1)
 table = torch.randn(16, 24)

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from specdec.errors import TargetMismatch
-from specdec.head_drafting.lending import Embed, Readout
-from specdec.head_drafting.sequence import SequenceDraft
 from specdec.heads.fused_head import FusedHead
+from specdec.heads.sequence import SequenceDraft
+from specdec.heads.shared_weights import Embed, Readout
 from specdec.interfaces.parts import DraftSession
 from specdec.interfaces.proposals import Distributions, DraftStart, Frontier, Proposal
 from specdec.interfaces.results import Committed, HiddenStates, Scored

@@ -12,8 +12,8 @@ from specdec.errors import CheckpointError
 from specdec.heads.config import HeadConfig
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
-from specdec.heads.layer import Attention
-from specdec.heads.published import is_published, read_head_config
+from specdec.heads.formats.published import is_published, read_head_config
+from specdec.heads.layers import Attention
 from specdec.nn.rope import inverse_frequencies
 
 EMBEDDING, LM_HEAD = "embed_tokens.weight", "lm_head.weight"

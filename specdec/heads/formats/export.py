@@ -10,8 +10,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from specdec.errors import CheckpointError
-from specdec.heads.checkpoint import EMBEDDING, LM_HEAD, HeadCheckpoint
 from specdec.heads.config import HeadConfig, Inputs
+from specdec.heads.formats.checkpoint import EMBEDDING, LM_HEAD, HeadCheckpoint
 
 VERSION = "0.9.0"
 """Of the speculators format."""

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from specdec.errors import TargetMismatch
-from specdec.heads.checkpoint import HeadCheckpoint
+from specdec.heads.formats.checkpoint import HeadCheckpoint
 from specdec.interfaces.parts import Target
 from specdec.nn.packed_linear import linear
 

@@ -7,13 +7,13 @@ import torch
 from pydantic import Field
 
 from specdec.errors import CheckpointError, TargetMismatch
-from specdec.head_drafting.lending import embeddings, readout
-from specdec.head_drafting.session import DraftingHead
-from specdec.heads.checkpoint import HeadCheckpoint, read_head
+from specdec.heads.checkpoint_path import locate_head
 from specdec.heads.config import HeadConfig
+from specdec.heads.formats.checkpoint import HeadCheckpoint, read_head
+from specdec.heads.formats.published import fuses_layers, read_head_config
 from specdec.heads.fused_head import FusedHead
-from specdec.heads.location import locate_head
-from specdec.heads.published import fuses_layers, read_head_config
+from specdec.heads.session import DraftingHead
+from specdec.heads.shared_weights import embeddings, readout
 from specdec.interfaces.compatibility import size_fault
 from specdec.interfaces.parts import PartOptions, Target
 

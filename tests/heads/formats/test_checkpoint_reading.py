@@ -8,12 +8,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specdec.errors import CheckpointError
-from specdec.heads.checkpoint import read_head
+from specdec.heads.checkpoint_path import locate_head
 from specdec.heads.config import HeadConfig, Inputs
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
-from specdec.heads.location import locate_head
-from specdec.heads.published import read_head_config
+from specdec.heads.formats.checkpoint import read_head
+from specdec.heads.formats.published import read_head_config
 from specdec.nn.rope import inverse_frequencies, rotate
 from specdec.training.saving import save_head
 from specdec.training.validation import Borrowed

@@ -1,0 +1,1 @@
+"""Published layouts of draft heads, read and written."""
