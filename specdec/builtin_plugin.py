@@ -27,12 +27,12 @@ def specdec_drafters() -> list[type[Drafter]]:
 @hookimpl
 def specdec_tree_builders() -> list[type[TreeBuilder]]:
     """Chains, trees from files, EAGLE-2's dynamic trees, sampled and coupled ones, and trees that weigh their costs."""
-    from specdec.builders.adaptive import Adaptive
-    from specdec.builders.chain import Chain
-    from specdec.builders.coupled import Coupled
-    from specdec.builders.dynamic import Dynamic
-    from specdec.builders.fixed import Fixed
-    from specdec.builders.sampled import Sampled
+    from specdec.tree_builders.adaptive import Adaptive
+    from specdec.tree_builders.chain import Chain
+    from specdec.tree_builders.coupled import Coupled
+    from specdec.tree_builders.dynamic import Dynamic
+    from specdec.tree_builders.fixed import Fixed
+    from specdec.tree_builders.sampled import Sampled
 
     return [Chain, Fixed, Dynamic, Adaptive, Sampled, Coupled]
 

@@ -3,8 +3,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specdec.builders.chain import Chain, ChainOptions
-from specdec.builders.fixed import Fixed, FixedOptions
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.errors import PluginError, SpecdecError
 from specdec.interfaces.declarations import BuilderDeclaration, DrafterDeclaration, Gives, Shape
@@ -13,6 +11,8 @@ from specdec.interfaces.proposals import Candidates, Distributions, DraftProbs, 
 from specdec.interfaces.results import Verdict
 from specdec.requests import Request
 from specdec.sampling.params import Sampling
+from specdec.tree_builders.chain import Chain, ChainOptions
+from specdec.tree_builders.fixed import Fixed, FixedOptions
 from specdec.trees.draft_tree import Draw, TreeSketch
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound

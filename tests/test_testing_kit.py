@@ -6,9 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from specdec.builders.chain import Chain
-from specdec.builders.coupled import Coupled
-from specdec.builders.sampled import Sampled
 from specdec.drafters.tabular import Tabular as TabularDrafter
 from specdec.interfaces.declarations import (
     ALL_SHAPES,
@@ -27,8 +24,11 @@ from specdec.sampling.rng import SeededTargetChance
 from specdec.targets.tabular import Tabular as TabularTarget
 from specdec.targets.tabular import TabularTargetOptions
 from specdec.testing import CheckFailed, check_builder, check_drafter, check_target, check_verifier
+from specdec.tree_builders.chain import Chain
+from specdec.tree_builders.coupled import Coupled
+from specdec.tree_builders.sampled import Sampled
 from specdec.trees.draft_tree import Draw, TreeSketch
-from specdec.verification import siblings
+from specdec.verifiers.base import siblings
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound
 

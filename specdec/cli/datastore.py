@@ -9,7 +9,7 @@ import typer
 from specdec.cli.output_files import check_outputs
 from specdec.cli.terminal import TargetModel, guarded
 from specdec.compose import load
-from specdec.drafting_vocabulary import fingerprint
+from specdec.drafters.vocabulary import fingerprint
 from specdec.errors import SpecError, TargetMismatch
 from specdec.interfaces.declarations import Features
 from specdec.interfaces.parts import Target, TextCodec

@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from specdec.drafting_vocabulary import check_vocabularies
+from specdec.drafters.vocabulary import check_vocabularies
 from specdec.errors import TargetMismatch
 from specdec.interfaces.declarations import DrafterDeclaration, Features, Gives
 from specdec.interfaces.parts import BuildTools, Drafter, DraftSession, PartOptions, Target, TargetState

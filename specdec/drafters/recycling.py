@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
 
-from specdec.drafting_vocabulary import check_fingerprint
+from specdec.drafters.vocabulary import check_fingerprint
 from specdec.files.paths import DataFile
 from specdec.interfaces.declarations import DrafterDeclaration, Gives
 from specdec.interfaces.parts import BuildTools, Drafter, DraftSession, PartOptions

@@ -1,9 +1,9 @@
 """The shape that a strategy drafts, where it has one."""
 
-from specdec.builders.chain import ChainOptions
 from specdec.errors import SpecError
 from specdec.plans import Plan
 from specdec.plugins import Kind
+from specdec.tree_builders.chain import ChainOptions
 from specdec.tree_builders.shape_options import ShapeOptions
 from specdec.trees.tree_shape import TreeShape
 

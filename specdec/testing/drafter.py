@@ -6,8 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdec.builders.chain import Chain, ChainOptions
-from specdec.builders.sampled import Sampled, SampledOptions
 from specdec.decoder import Decoder
 from specdec.interfaces.declarations import DrafterDeclaration, Features, Gives
 from specdec.interfaces.part_guard import PartGuard
@@ -20,6 +18,8 @@ from specdec.proposals import ProposalCheck
 from specdec.testing.opening import Opened, opened, part_name
 from specdec.testing.proving import HOT, SMALL, WIDE, decoder_of, models_of, prove_loop, prove_steps, target_of
 from specdec.testing.report import Checked, CheckFailed
+from specdec.tree_builders.chain import Chain, ChainOptions
+from specdec.tree_builders.sampled import Sampled, SampledOptions
 from specdec.trees.draft_tree import Draw, TreeSketch
 from specdec.verifiers.chain import Chain as ChainRule
 from specdec.verifiers.match import Match

@@ -3,11 +3,6 @@
 from dataclasses import dataclass
 from typing import Any
 
-from specdec.builders.chain import Chain, ChainOptions
-from specdec.builders.coupled import Coupled, CoupledOptions
-from specdec.builders.dynamic import Dynamic, DynamicOptions
-from specdec.builders.fixed import Fixed, FixedOptions
-from specdec.builders.sampled import Sampled, SampledOptions
 from specdec.decoder import Decoder
 from specdec.drafters.tabular import Tabular as TabularDrafter
 from specdec.drafters.tabular import TabularDrafterOptions
@@ -23,6 +18,11 @@ from specdec.sampling.params import Sampling
 from specdec.targets.tabular import Tabular as TabularTarget
 from specdec.targets.tabular import TabularTargetOptions
 from specdec.testing.report import Checked, CheckFailed
+from specdec.tree_builders.chain import Chain, ChainOptions
+from specdec.tree_builders.coupled import Coupled, CoupledOptions
+from specdec.tree_builders.dynamic import Dynamic, DynamicOptions
+from specdec.tree_builders.fixed import Fixed, FixedOptions
+from specdec.tree_builders.sampled import Sampled, SampledOptions
 from specdec.verifiers.chain import Chain as ChainRule
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound

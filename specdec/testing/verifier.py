@@ -108,7 +108,7 @@ def _refuses_one(rule: Verifier, draw: Draw, tokens: tuple[int, ...]) -> None:
         return
     raise CheckFailed(
         f"a node with {len(tokens)} children stamped as {draw} draws was verified; expected PluginError, as "
-        "specdec.verification.siblings raises it: a builder that stamps otherwise than it declares must fail loudly"
+        "specdec.verifiers.base.siblings raises it: a builder that stamps otherwise than it declares must fail loudly"
     )
 
 

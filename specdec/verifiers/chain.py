@@ -9,7 +9,7 @@ from specdec.interfaces.results import Verdict
 from specdec.sampling.logits_warper import TargetDists
 from specdec.sampling.rng import TargetChance
 from specdec.trees.draft_tree import DraftTree, Draw
-from specdec.verification import check_drafted, siblings
+from specdec.verifiers.base import check_drafted, siblings
 
 ACCEPTS = frozenset({Draw.IID, Draw.WITHOUT_REPLACEMENT})
 

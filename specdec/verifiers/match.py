@@ -8,7 +8,7 @@ from specdec.interfaces.results import Verdict
 from specdec.sampling.logits_warper import TargetDists
 from specdec.sampling.rng import TargetChance
 from specdec.trees.draft_tree import DraftTree, Draw
-from specdec.verification import siblings
+from specdec.verifiers.base import siblings
 
 ACCEPTS = frozenset(Draw)
 

@@ -11,7 +11,7 @@ from specdec.sampling.distribution import TokenDist
 from specdec.sampling.logits_warper import TargetDists
 from specdec.sampling.rng import TargetChance
 from specdec.trees.draft_tree import DraftTree, Draw
-from specdec.verification import check_drafted, descend
+from specdec.verifiers.base import check_drafted, descend
 
 ACCEPTS = frozenset({Draw.IID, Draw.WITHOUT_REPLACEMENT})
 

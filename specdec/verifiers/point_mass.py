@@ -9,7 +9,7 @@ from specdec.sampling.distribution import TokenDist
 from specdec.sampling.logits_warper import TargetDists
 from specdec.sampling.rng import TargetChance
 from specdec.trees.draft_tree import DraftTree, Draw
-from specdec.verification import descend
+from specdec.verifiers.base import descend
 
 ACCEPTS = frozenset({Draw.DETERMINISTIC, Draw.IID, Draw.WITHOUT_REPLACEMENT})
 

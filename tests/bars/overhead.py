@@ -9,8 +9,6 @@ from statistics import median
 
 import torch
 
-from specdec.builders.dynamic import Dynamic, DynamicOptions
-from specdec.builders.fixed import Fixed, FixedOptions
 from specdec.decoder import Decoder
 from specdec.drafters.none import NoDrafter
 from specdec.growth import Declared
@@ -23,6 +21,8 @@ from specdec.nn.tree_mask import RowNodes, additive, tree_mask, tree_positions
 from specdec.requests import Request
 from specdec.sampling.params import Sampling
 from specdec.targets.allocator import keep_freed_memory
+from specdec.tree_builders.dynamic import Dynamic, DynamicOptions
+from specdec.tree_builders.fixed import Fixed, FixedOptions
 from specdec.verifiers.match import Match
 
 VOCAB, LAYERS, HEADS, DIM, PROMPT, STEPS = 49_152, 30, 3, 64, 256, 60

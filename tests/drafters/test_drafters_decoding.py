@@ -2,10 +2,6 @@
 
 import pytest
 
-from specdec.builders.chain import Chain, ChainOptions
-from specdec.builders.dynamic import Dynamic, DynamicOptions
-from specdec.builders.fixed import Fixed, FixedOptions
-from specdec.builders.sampled import Sampled, SampledOptions
 from specdec.decoder import Decoder
 from specdec.drafters.model import ModelDrafter, ModelOptions
 from specdec.drafters.ngram import NgramDrafter, NgramOptions
@@ -15,6 +11,10 @@ from specdec.interfaces.parts import BuildTools, PartOptions
 from specdec.requests import Request
 from specdec.sampling.params import Sampling
 from specdec.targets.tabular import Tabular, TabularTargetOptions
+from specdec.tree_builders.chain import Chain, ChainOptions
+from specdec.tree_builders.dynamic import Dynamic, DynamicOptions
+from specdec.tree_builders.fixed import Fixed, FixedOptions
+from specdec.tree_builders.sampled import Sampled, SampledOptions
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound
 

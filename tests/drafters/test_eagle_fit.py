@@ -7,8 +7,6 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, Gemma2Config, GPT2Config, GraniteConfig, LlamaConfig
 
-from specdec.builders.dynamic import Dynamic, DynamicOptions
-from specdec.builders.sampled import Sampled
 from specdec.checks import check, read
 from specdec.compose import workshop
 from specdec.drafters.eagle import EagleDrafter, EagleOptions
@@ -29,6 +27,8 @@ from specdec.targets.huggingface import HuggingFaceTarget
 from specdec.targets.tabular import Tabular, TabularTargetOptions
 from specdec.training.saving import save_head
 from specdec.training.validation import Borrowed
+from specdec.tree_builders.dynamic import Dynamic, DynamicOptions
+from specdec.tree_builders.sampled import Sampled
 from specdec.trees.draft_tree import TreeSketch
 from specdec.verifiers.match import Match
 

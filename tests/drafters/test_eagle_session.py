@@ -5,9 +5,6 @@ import itertools
 import pytest
 import torch
 
-from specdec.builders.chain import Chain, ChainOptions
-from specdec.builders.dynamic import Dynamic, DynamicOptions
-from specdec.builders.fixed import Fixed, FixedOptions
 from specdec.errors import TargetMismatch
 from specdec.heads.config import Inputs
 from specdec.heads.fused_head import FusedHead
@@ -18,6 +15,9 @@ from specdec.interfaces.results import Committed, HiddenStates
 from specdec.nn import prefill_batches as prompt_batches
 from specdec.sampling.keyed_noise import mix
 from specdec.sampling.rng import seeded
+from specdec.tree_builders.chain import Chain, ChainOptions
+from specdec.tree_builders.dynamic import Dynamic, DynamicOptions
+from specdec.tree_builders.fixed import Fixed, FixedOptions
 from specdec.trees.draft_tree import TreeSketch
 
 CHAIN = Chain(ChainOptions(length=4))

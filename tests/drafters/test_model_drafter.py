@@ -4,9 +4,6 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from specdec.builders.chain import Chain, ChainOptions
-from specdec.builders.dynamic import Dynamic, DynamicOptions
-from specdec.builders.fixed import Fixed, FixedOptions
 from specdec.drafters.model import ModelDrafter, ModelOptions
 from specdec.errors import TargetMismatch
 from specdec.interfaces.declarations import Gives
@@ -18,6 +15,9 @@ from specdec.sampling.keyed_noise import mix
 from specdec.sampling.rng import seeded
 from specdec.targets.tabular import Tabular as TabularTarget
 from specdec.targets.tabular import TabularTargetOptions
+from specdec.tree_builders.chain import Chain, ChainOptions
+from specdec.tree_builders.dynamic import Dynamic, DynamicOptions
+from specdec.tree_builders.fixed import Fixed, FixedOptions
 from specdec.trees.draft_tree import TreeSketch
 
 VOCAB = 7

@@ -4,15 +4,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from specdec.builders.coupled import Coupled, CoupledOptions
-from specdec.builders.fixed import Fixed, FixedOptions
-from specdec.builders.sampled import Sampled, SampledOptions
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.interfaces.declarations import Guarantee, Shape
 from specdec.losslessness.cases import Case, tabular_decoder
 from specdec.losslessness.enumeration import prove_step
 from specdec.plugins import Kind, load_registry
 from specdec.targets.tabular import TabularTargetOptions
+from specdec.tree_builders.coupled import Coupled, CoupledOptions
+from specdec.tree_builders.fixed import Fixed, FixedOptions
+from specdec.tree_builders.sampled import Sampled, SampledOptions
 from specdec.trees.draft_tree import Draw
 
 VOCAB = 3

@@ -2,11 +2,11 @@
 
 import pytest
 
-from specdec.builders.chain import Chain, ChainOptions
-from specdec.builders.fixed import Fixed, FixedOptions
-from specdec.builders.sampled import Sampled, SampledOptions
 from specdec.losslessness.cases import tabular_decoder
 from specdec.losslessness.enumeration import prove_step
+from specdec.tree_builders.chain import Chain, ChainOptions
+from specdec.tree_builders.fixed import Fixed, FixedOptions
+from specdec.tree_builders.sampled import Sampled, SampledOptions
 from specdec.verifiers.chain import Chain as ChainRule
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound

@@ -27,7 +27,7 @@ from specdec.losslessness.strategies import prove_strategy
 from specdec.plans import Workshop
 from specdec.plugins import registry_of
 from specdec.trees.draft_tree import Draw, TreeSketch
-from specdec.verification import siblings
+from specdec.verifiers.base import siblings
 from specdec.verifiers.multi_round import MultiRound
 
 DRAWN = frozenset({Draw.IID, Draw.WITHOUT_REPLACEMENT})

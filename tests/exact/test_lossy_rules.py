@@ -2,14 +2,14 @@
 
 import pytest
 
-from specdec.builders.chain import Chain, ChainOptions
-from specdec.builders.fixed import Fixed, FixedOptions
 from specdec.interfaces.declarations import ALL_SHAPES, VerifierDeclaration
 from specdec.interfaces.parts import PartOptions, Verifier
 from specdec.interfaces.results import Verdict
 from specdec.losslessness.cases import tabular_decoder
 from specdec.losslessness.enumeration import prove_step
 from specdec.sampling.distribution import from_dense
+from specdec.tree_builders.chain import Chain, ChainOptions
+from specdec.tree_builders.fixed import Fixed, FixedOptions
 from specdec.trees.draft_tree import Draw
 
 

@@ -4,17 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from specdec.builders.adaptive import Adaptive, AdaptiveOptions
-from specdec.builders.chain import Chain, ChainOptions
-from specdec.builders.coupled import Coupled, CoupledOptions
-from specdec.builders.dynamic import Dynamic, DynamicOptions
-from specdec.builders.fixed import Fixed, FixedOptions
-from specdec.builders.sampled import Sampled, SampledOptions
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.interfaces.compatibility import NamedDeclaration, mismatches
 from specdec.losslessness.cases import drawn_case, tabular_decoder
 from specdec.losslessness.enumeration import prove_run, prove_step
 from specdec.sampling.params import Cuts, Sampling
+from specdec.tree_builders.adaptive import Adaptive, AdaptiveOptions
+from specdec.tree_builders.chain import Chain, ChainOptions
+from specdec.tree_builders.coupled import Coupled, CoupledOptions
+from specdec.tree_builders.dynamic import Dynamic, DynamicOptions
+from specdec.tree_builders.fixed import Fixed, FixedOptions
+from specdec.tree_builders.sampled import Sampled, SampledOptions
 from specdec.verifiers.chain import Chain as ChainRule
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound

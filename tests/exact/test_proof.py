@@ -5,8 +5,6 @@ from itertools import product
 import pytest
 import torch
 
-from specdec.builders.chain import Chain, ChainOptions
-from specdec.builders.sampled import Sampled, SampledOptions
 from specdec.decoder import Decoder
 from specdec.errors import SpecdecError
 from specdec.growth import Declared
@@ -18,6 +16,8 @@ from specdec.losslessness.enumeration import prove_run, run_law, step_law, targe
 from specdec.losslessness.exact import Emission, prove
 from specdec.sampling.enumeration import outcomes
 from specdec.sampling.params import Sampling
+from specdec.tree_builders.chain import Chain, ChainOptions
+from specdec.tree_builders.sampled import Sampled, SampledOptions
 from specdec.verifiers.chain import Chain as ChainRule
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound

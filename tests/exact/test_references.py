@@ -7,15 +7,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from specdec.builders.chain import Chain, ChainOptions
-from specdec.builders.fixed import Fixed, FixedOptions
-from specdec.builders.sampled import Sampled, SampledOptions
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.losslessness import references
 from specdec.losslessness.cases import Case, tabular_decoder
 from specdec.losslessness.enumeration import prove_step, step_law
 from specdec.losslessness.transport import best_acceptance, best_acceptance_by_flow, coupled_acceptance
 from specdec.targets.tabular import TabularTargetOptions
+from specdec.tree_builders.chain import Chain, ChainOptions
+from specdec.tree_builders.fixed import Fixed, FixedOptions
+from specdec.tree_builders.sampled import Sampled, SampledOptions
 from specdec.verifiers.chain import Chain as ChainRule
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound

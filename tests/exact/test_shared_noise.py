@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from specdec.builders.sampled import Sampled, SampledOptions
 from specdec.checks import check, read
 from specdec.compose import workshop
 from specdec.decoder import Decoder
@@ -17,6 +16,7 @@ from specdec.losslessness.enumeration import prove_run, prove_step
 from specdec.losslessness.pathwise import NotTheTargetsDraws
 from specdec.losslessness.strategies import prove_strategy
 from specdec.sampling.rng import SeededTargetChance
+from specdec.tree_builders.sampled import Sampled, SampledOptions
 from specdec.trees.draft_tree import Draw
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound

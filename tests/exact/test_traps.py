@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from specdec.builders.chain import Chain, ChainOptions
 from specdec.decoder import Decoder
 from specdec.drafters.tabular import Tabular as TabularDrafter
 from specdec.errors import PluginError, SpecdecError
@@ -16,6 +15,7 @@ from specdec.interfaces.results import Verdict
 from specdec.losslessness.enumeration import prove_step
 from specdec.sampling.params import Sampling
 from specdec.targets.tabular import Tabular as TabularTarget
+from specdec.tree_builders.chain import Chain, ChainOptions
 from specdec.trees.draft_tree import Draw, TreeSketch
 from specdec.verifiers.chain import Chain as ChainRule
 from specdec.verifiers.match import Match

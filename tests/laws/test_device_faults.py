@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from specdec.builders.sampled import Sampled, SampledOptions
 from specdec.drafters.model import ModelDrafter, ModelOptions
 from specdec.errors import PluginError
 from specdec.interfaces.declarations import Features
@@ -16,6 +15,7 @@ from specdec.interfaces.parts import BuildTools, PartOptions, Prefilled, Verifie
 from specdec.interfaces.results import Scored, Verdict
 from specdec.requests import Request
 from specdec.sampling.params import Sampling
+from specdec.tree_builders.sampled import Sampled, SampledOptions
 from specdec.verifiers.multi_round import MultiRound
 
 HOST = torch.device("cpu")

@@ -5,9 +5,6 @@ from collections import Counter
 import pytest
 import torch
 
-from specdec.builders.chain import Chain, ChainOptions
-from specdec.builders.fixed import Fixed, FixedOptions
-from specdec.builders.sampled import Sampled, SampledOptions
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.errors import PluginError
 from specdec.interfaces.compatibility import NamedDeclaration, mismatches
@@ -22,6 +19,9 @@ from specdec.sampling.enumeration import outcomes
 from specdec.sampling.logits_warper import Warp
 from specdec.sampling.params import Cuts, Sampling
 from specdec.sampling.rng import Coins, DraftChance, TargetChance, seeded
+from specdec.tree_builders.chain import Chain, ChainOptions
+from specdec.tree_builders.fixed import Fixed, FixedOptions
+from specdec.tree_builders.sampled import Sampled, SampledOptions
 from specdec.trees.draft_tree import root_only
 from specdec.verifiers.chain import Chain as ChainRule
 from specdec.verifiers.match import Match

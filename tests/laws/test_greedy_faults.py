@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from specdec.builders.fixed import Fixed, FixedOptions
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.sampling.params import Sampling
+from specdec.tree_builders.fixed import Fixed, FixedOptions
 from specdec.verifiers.match import Match
 from specdec.verifiers.point_mass import PointMass
 

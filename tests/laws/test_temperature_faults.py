@@ -4,12 +4,12 @@ from itertools import combinations
 
 import pytest
 
-from specdec.builders.chain import Chain, ChainOptions
-from specdec.builders.sampled import Sampled, SampledOptions
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.losslessness.enumeration import prove_step
 from specdec.requests import Request
 from specdec.sampling.params import Sampling
+from specdec.tree_builders.chain import Chain, ChainOptions
+from specdec.tree_builders.sampled import Sampled, SampledOptions
 from specdec.verifiers.chain import Chain as ChainRule
 from specdec.verifiers.multi_round import MultiRound
 

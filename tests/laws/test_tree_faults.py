@@ -6,15 +6,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specdec.builders.dynamic import Dynamic, DynamicOptions
-from specdec.builders.fixed import Fixed, FixedOptions
-from specdec.builders.sampled import Sampled, SampledOptions
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.interfaces.declarations import Features
 from specdec.nn.tree_mask import RowNodes, additive, tree_mask, tree_positions
 from specdec.requests import Request
 from specdec.sampling.distribution import draft_probs
 from specdec.sampling.params import Sampling
+from specdec.tree_builders.dynamic import Dynamic, DynamicOptions
+from specdec.tree_builders.fixed import Fixed, FixedOptions
+from specdec.tree_builders.sampled import Sampled, SampledOptions
 from specdec.trees.draft_tree import Draw, TreeError, TreeSketch, root_only, validate
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound

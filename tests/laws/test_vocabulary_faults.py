@@ -2,16 +2,16 @@
 
 import pytest
 
-from specdec.builders.chain import Chain, ChainOptions
-from specdec.builders.fixed import Fixed, FixedOptions
-from specdec.builders.sampled import Sampled, SampledOptions
 from specdec.drafters.model import ModelDrafter, ModelOptions
 from specdec.drafters.tabular import TabularDrafterOptions
-from specdec.drafting_vocabulary import check_vocabularies
+from specdec.drafters.vocabulary import check_vocabularies
 from specdec.errors import TargetMismatch
 from specdec.interfaces.parts import BuildTools, TextCodec
 from specdec.losslessness.enumeration import prove_step
 from specdec.sampling.params import Sampling
+from specdec.tree_builders.chain import Chain, ChainOptions
+from specdec.tree_builders.fixed import Fixed, FixedOptions
+from specdec.tree_builders.sampled import Sampled, SampledOptions
 from specdec.verifiers.chain import Chain as ChainRule
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound

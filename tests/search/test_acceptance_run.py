@@ -2,16 +2,16 @@
 
 import pytest
 
-from specdec.builders.chain import Chain, ChainOptions
-from specdec.builders.dynamic import Dynamic, DynamicOptions
-from specdec.builders.fixed import Fixed, FixedOptions
-from specdec.builders.sampled import Sampled, SampledOptions
 from specdec.drafters.ngram import NgramDrafter, NgramOptions
 from specdec.errors import SpecError
 from specdec.performance.acceptance_profile import replay
 from specdec.sampling.keyed_noise import request_key
 from specdec.sampling.params import Sampling
 from specdec.search.acceptance_run import AcceptancePlan, measure_acceptance
+from specdec.tree_builders.chain import Chain, ChainOptions
+from specdec.tree_builders.dynamic import Dynamic, DynamicOptions
+from specdec.tree_builders.fixed import Fixed, FixedOptions
+from specdec.tree_builders.sampled import Sampled, SampledOptions
 from specdec.trees.tree_shape import TreeShape
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound

@@ -3,11 +3,11 @@ from dataclasses import replace
 
 import pytest
 
-from specdec.builders.chain import Chain, ChainOptions
 from specdec.errors import SpecError
 from specdec.interfaces.parts import DraftSession
 from specdec.search.cost_run import BATCH, BATCH_STEPS, DRAFT_WIDTHS, PLAIN_STEPS, CostPlan, default_widths, measure_costs
 from specdec.search.metering import Samples, fresh_token, steadied
+from specdec.tree_builders.chain import Chain, ChainOptions
 from specdec.verifiers.match import Match
 
 PLAN = CostPlan(widths=(1, 2, 3, 5, 9), contexts=(4, 20), rounds=2)

@@ -100,7 +100,7 @@ def test_the_script_escapes_what_the_model_writes(traced, chain_of, run_page):
 
 @pytest.mark.slow
 def test_hundreds_of_steps_of_wide_trees_are_a_page_of_less_than_two_megabytes_that_opens_at_once(traced, parts_of, run_page):
-    from specdec.builders.fixed import Fixed, FixedOptions
+    from specdec.tree_builders.fixed import Fixed, FixedOptions
     from specdec.verifiers.match import Match
 
     parts = parts_of(Fixed, FixedOptions(widths=[4, 3, 1, 1]), Match)

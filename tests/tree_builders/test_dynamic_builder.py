@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from specdec.builders.dynamic import Dynamic, DynamicOptions
 from specdec.errors import SpecdecError
 from specdec.interfaces.declarations import Gives, Shape
 from specdec.interfaces.parts import BuildTools
+from specdec.tree_builders.dynamic import Dynamic, DynamicOptions
 from specdec.trees.draft_tree import Draw
 
 KNOWN = json.loads((Path(__file__).parents[1] / "data" / "verification_known_answers.json").read_text())[

@@ -5,12 +5,12 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from specdec.builders.sampled import Sampled, SampledOptions
 from specdec.errors import SpecdecError
 from specdec.interfaces.declarations import Gives, Shape
 from specdec.interfaces.parts import BuildTools
 from specdec.sampling.enumeration import outcomes
 from specdec.sampling.rng import seeded
+from specdec.tree_builders.sampled import Sampled, SampledOptions
 from specdec.trees.draft_tree import Draw
 
 TREES = Path(__file__).parents[2] / "trees"

@@ -1,10 +1,10 @@
 import pytest
 
-from specdec.builders.chain import Chain, ChainOptions
 from specdec.errors import SpecdecError
 from specdec.interfaces.declarations import Gives, Shape
 from specdec.interfaces.parts import BuildTools
 from specdec.sampling.enumeration import outcomes
+from specdec.tree_builders.chain import Chain, ChainOptions
 from specdec.trees.draft_tree import Draw
 
 

@@ -3,10 +3,10 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from specdec.builders.fixed import Fixed, FixedOptions
 from specdec.errors import SpecdecError, SpecError
 from specdec.interfaces.declarations import Gives, Shape
 from specdec.interfaces.parts import BuildTools
+from specdec.tree_builders.fixed import Fixed, FixedOptions
 from specdec.trees.draft_tree import Draw
 
 TREES = Path(__file__).parents[2] / "trees"

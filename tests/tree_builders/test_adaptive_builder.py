@@ -4,8 +4,6 @@ import math
 
 import pytest
 
-from specdec.builder_memory import Learned, Looks
-from specdec.builders.adaptive import Adaptive, AdaptiveOptions
 from specdec.errors import SpecdecError, SpecError
 from specdec.interfaces.declarations import Gives, Shape
 from specdec.interfaces.parts import BuildTools
@@ -14,6 +12,8 @@ from specdec.interfaces.results import StepRecord
 from specdec.performance.acceptance_profile import AcceptanceProfile, CalibrationBin, write_acceptance
 from specdec.performance.cost_model import CostModel, DrafterCost, write_costs
 from specdec.sampling.rng import seeded
+from specdec.tree_builders.adaptive import Adaptive, AdaptiveOptions
+from specdec.tree_builders.adaptive_state import Learned, Looks
 from specdec.trees.draft_tree import Draw
 from specdec.trimming import trimmed
 

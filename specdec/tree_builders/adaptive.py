@@ -9,7 +9,6 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from specdec.builder_memory import Costs, Learned, Looks
 from specdec.errors import SpecdecError
 from specdec.files.paths import DataFile
 from specdec.interfaces.declarations import BuilderDeclaration, Gives, Shape
@@ -19,6 +18,7 @@ from specdec.performance.acceptance_profile import AcceptanceProfile, read_accep
 from specdec.performance.cost_model import CostModel, read_costs
 from specdec.performance.step_cost import Prices, shipped_costs
 from specdec.sampling.rng import DraftChance
+from specdec.tree_builders.adaptive_state import Costs, Learned, Looks
 from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch, Worth, root_only
 
 FARTHEST = 3

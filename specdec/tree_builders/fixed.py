@@ -8,7 +8,7 @@ from specdec.interfaces.declarations import BuilderDeclaration, Gives
 from specdec.interfaces.parts import BuildTools, PartOptions, TreeBuilder
 from specdec.interfaces.proposals import Answer, Budget, DraftProbs, Frontier
 from specdec.sampling.rng import DraftChance
-from specdec.shape_growth import grow_shape, shape_declaration
+from specdec.tree_builders.base import grow_shape, shape_declaration
 from specdec.tree_builders.shape_options import ShapeOptions
 from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch
 from specdec.trees.tree_shape import TreeShape

@@ -1,6 +1,6 @@
 import pytest
 
-from specdec.drafting_vocabulary import check_vocabularies
+from specdec.drafters.vocabulary import check_vocabularies
 from specdec.errors import SpecdecWarning, TargetMismatch
 from specdec.interfaces.parts import BuildTools, Target, TextCodec
 from specdec.targets.tabular import Tabular as TabularTarget

@@ -5,9 +5,6 @@ import itertools
 import pytest
 import torch
 
-from specdec.builders.chain import Chain, ChainOptions
-from specdec.builders.coupled import Coupled, CoupledOptions
-from specdec.builders.sampled import Sampled, SampledOptions
 from specdec.decoder import Decoder
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.errors import PluginError
@@ -22,6 +19,9 @@ from specdec.sampling.logits_warper import Warp
 from specdec.sampling.params import Sampling
 from specdec.sampling.rng import TargetChance, seeded
 from specdec.targets.tabular import TabularTargetOptions
+from specdec.tree_builders.chain import Chain, ChainOptions
+from specdec.tree_builders.coupled import Coupled, CoupledOptions
+from specdec.tree_builders.sampled import Sampled, SampledOptions
 from specdec.trees.draft_tree import Draw, TreeSketch
 from specdec.verifiers.chain import Chain as ChainRule
 from specdec.verifiers.match import Match
