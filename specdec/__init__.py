@@ -4,22 +4,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specdec.compose import load
-    from specdec.decoder import Decoder, StreamEvent
+    from specdec.decoding.decoder import Decoder, StreamEvent
+    from specdec.decoding.requests import Request
     from specdec.errors import SpecdecError
     from specdec.interfaces.results import Generation, StepRecord
-    from specdec.requests import Request
     from specdec.sampling.params import Sampling
 
 __all__ = ["Decoder", "Generation", "Request", "Sampling", "SpecdecError", "StepRecord", "StreamEvent", "load"]
 
 _HOMES = {
-    "Decoder": "specdec.decoder",
+    "Decoder": "specdec.decoding.decoder",
     "Generation": "specdec.records",
     "Request": "specdec.requests",
     "Sampling": "specdec.distributions",
     "SpecdecError": "specdec.errors",
     "StepRecord": "specdec.records",
-    "StreamEvent": "specdec.decoder",
+    "StreamEvent": "specdec.decoding.decoder",
     "load": "specdec.compose",
 }
 

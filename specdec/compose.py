@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from specdec.checks import built, check, read
-from specdec.decoder import Decoder
-from specdec.growth import Declared
+from specdec.decoding.decoder import Decoder
+from specdec.decoding.drafting import Declared
 from specdec.interfaces.declarations import DrafterDeclaration
 from specdec.interfaces.parts import BuildTools, Drafter, Target
 from specdec.library import library

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from specdec.decoder import Decoder
+from specdec.decoding.decoder import Decoder
+from specdec.decoding.drafting import Declared
 from specdec.drafters.tabular import Tabular as TabularDrafter
 from specdec.drafters.tabular import TabularDrafterOptions
-from specdec.growth import Declared
 from specdec.interfaces.declarations import BuilderDeclaration, Features, Gives
 from specdec.interfaces.parts import BuildTools, PartOptions, Target
 from specdec.interfaces.probability_table import RandomRows

@@ -8,11 +8,11 @@ from typing import TypeAlias
 import torch
 
 from specdec.bench.measurements import Counts
-from specdec.decoder import Decoder
+from specdec.decoding.callbacks import StepView, draft_levels
+from specdec.decoding.decoder import Decoder
+from specdec.decoding.requests import Request
 from specdec.interfaces.results import PHASES, StepRecord
-from specdec.requests import Request
 from specdec.sampling.params import Sampling
-from specdec.watching import StepView, draft_levels
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specdec.bench.prompts import Question
+from specdec.decoding.prompts import encode
 from specdec.errors import SpecError, TargetMismatch
 from specdec.interfaces.parts import TextCodec
-from specdec.prompts import encode
 
 
 @dataclass(frozen=True, slots=True)

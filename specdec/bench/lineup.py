@@ -10,7 +10,7 @@ from specdec.bench.measurements import PLAIN
 from specdec.bench.peers import ASSISTED, GENERATE, LOOKUP, Peer, peer_contender, peer_of, reference_model, runs_on_transformers
 from specdec.checks import built, check, read
 from specdec.compose import build, target_override
-from specdec.decoder import Decoder
+from specdec.decoding.decoder import Decoder
 from specdec.errors import SpecError
 from specdec.interfaces.parts import BuildTools, Target
 from specdec.plans import Chosen, Plan, Workshop

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specdec.decoding.prompts import ROLES
 from specdec.errors import SpecError, did_you_mean
-from specdec.prompts import ROLES
 
 KEYS = ("turns", "messages", "prompt", "question")
 """Where a line may have its question, looked at in this order."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from specdec.checks import check, read
 from specdec.compose import build
-from specdec.decoder import Decoder
+from specdec.decoding.decoder import Decoder
 from specdec.interfaces.declarations import Features
 from specdec.interfaces.results import Generation
 from specdec.plans import Workshop

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from specdec.cli.output_files import check_outputs
 from specdec.cli.terminal import Settings, Strategy, TargetModel, fail, guarded, print_table
 from specdec.compose import build, planned, workshop
-from specdec.decoder import Decoder
+from specdec.decoding.decoder import Decoder
 from specdec.errors import SpecError
 from specdec.library import SUFFIXES
 from specdec.plans import Plan, Workshop

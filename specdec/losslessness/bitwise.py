@@ -7,7 +7,7 @@ from typing import Any
 
 from specdec.checks import check, read
 from specdec.compose import build
-from specdec.decoder import Decoder
+from specdec.decoding.decoder import Decoder
 from specdec.errors import SpecdecError, TargetMismatch
 from specdec.interfaces.declarations import Guarantee
 from specdec.interfaces.results import Generation

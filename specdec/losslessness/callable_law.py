@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.decoder import Decoder
+from specdec.decoding.decoder import Decoder
 from specdec.losslessness.callables import Answered, Answering, ask, judged_part
 from specdec.losslessness.evidence import Evidence, Leaning, decide
 from specdec.losslessness.levels import Level, LevelResult

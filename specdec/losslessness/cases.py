@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from specdec.decoder import Decoder
+from specdec.decoding.decoder import Decoder
+from specdec.decoding.drafting import Declared
 from specdec.drafters.tabular import Tabular as TabularDrafter
 from specdec.drafters.tabular import TabularDrafterOptions
-from specdec.growth import Declared
 from specdec.interfaces.parts import BuildTools, PartOptions, TreeBuilder, Verifier
 from specdec.interfaces.probability_table import RandomRows
 from specdec.sampling.params import Sampling

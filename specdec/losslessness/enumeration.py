@@ -9,8 +9,10 @@ from math import fsum
 
 from torch import Tensor
 
-from specdec.decoder import Decoder
-from specdec.growth import Grower
+from specdec.decoding.decoder import Decoder
+from specdec.decoding.drafting import Grower
+from specdec.decoding.requests import Request
+from specdec.decoding.sequence import Row, open_rows
 from specdec.interfaces.declarations import Features
 from specdec.interfaces.parts import Target
 from specdec.interfaces.proposals import DraftStart
@@ -20,7 +22,6 @@ from specdec.losslessness.exact import Emission, ExactProof, NextLaw, prove
 from specdec.losslessness.guards import blamed, check_verdict
 from specdec.losslessness.pathwise import Witness, check_run, check_step, shares_noise
 from specdec.losslessness.transport import MOST_TOKENS, best_acceptance
-from specdec.requests import Request, Row, open_rows
 from specdec.sampling.logits_warper import Warp
 from specdec.sampling.params import Sampling
 from specdec.sampling.rng import Coins

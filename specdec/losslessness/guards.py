@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from specdec.decoder import Decoder
+from specdec.decoding.decoder import Decoder
 from specdec.errors import PluginError, SpecdecError
 from specdec.interfaces.declarations import BuilderDeclaration
 from specdec.interfaces.parts import BuildTools, PartOptions, TreeBuilder

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from specdec.decoder import Decoder
+from specdec.decoding.decoder import Decoder
 from specdec.interfaces.parts import DraftSession
 from specdec.interfaces.proposals import DraftStart, Frontier
 from specdec.losslessness.long_runs import RealRow

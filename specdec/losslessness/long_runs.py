@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.decoder import Decoder
+from specdec.decoding.decoder import Decoder
 from specdec.losslessness.evidence import Evidence, bets
 from specdec.losslessness.overhearing import Context, Notes, overheard
 from specdec.losslessness.reference import Reference

@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from specdec.decoder import Decoder
+from specdec.decoding.decoder import Decoder
 from specdec.interfaces.declarations import DrafterDeclaration
 from specdec.interfaces.parts import BuildTools, Drafter, DraftSession, PartOptions
 from specdec.interfaces.proposals import Candidates, Distributions, DraftStart, Frontier, Proposal

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from specdec.decoder import Decoder
+from specdec.decoding.decoder import Decoder
 from specdec.errors import SpecdecError
 from specdec.interfaces.results import Verdict
 from specdec.losslessness.exact import TOLERANCE

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from specdec.decoder import Decoder
+from specdec.decoding.decoder import Decoder
 from specdec.losslessness.enumeration import run_leaves, step_size
 from specdec.losslessness.guards import with_smaller_drafts
 from specdec.losslessness.stand_ins import StandIn

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from specdec.decoding.prompts import encode
 from specdec.errors import TargetMismatch
 from specdec.interfaces.parts import Target
-from specdec.prompts import encode
 from specdec.sampling.keyed_noise import mix
 
 QUESTIONS = (

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from specdec.checks import built
-from specdec.decoder import Decoder
+from specdec.decoding.decoder import Decoder
+from specdec.decoding.drafting import Declared
 from specdec.drafters.tabular import Tabular as TabularDrafter
 from specdec.drafters.tabular import TabularDrafterOptions
-from specdec.growth import Declared
 from specdec.interfaces.parts import BuildTools
 from specdec.losslessness.evidence import Bets, Evidence, bets
 from specdec.losslessness.long_runs import RealRow

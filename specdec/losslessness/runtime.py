@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass, field
 
 from specdec.compose import build
-from specdec.decoder import Decoder
+from specdec.decoding.decoder import Decoder
 from specdec.errors import NumericsError
 from specdec.losslessness.ledger import Ledger, greedy, teacher_force
 from specdec.losslessness.levels import LevelResult, Progress

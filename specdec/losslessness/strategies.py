@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from specdec.checks import check, read
 from specdec.compose import build
-from specdec.decoder import Decoder
+from specdec.decoding.decoder import Decoder
 from specdec.errors import PluginError, SpecdecError
 from specdec.interfaces.declarations import Gives, Guarantee
 from specdec.losslessness.coins import NotAFunctionOfItsCoins, OutOfTime

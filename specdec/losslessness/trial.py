@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass
 
-from specdec.decoder import Decoder
+from specdec.decoding.decoder import Decoder
 from specdec.losslessness.callables import Answering
 from specdec.losslessness.levels import Progress
 from specdec.losslessness.reference import Reference

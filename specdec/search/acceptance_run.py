@@ -7,9 +7,9 @@ from typing import Any
 from specdec.bench.dialogue import Prompter
 from specdec.bench.prompts import Question
 from specdec.compose import load
-from specdec.decoder import Decoder
+from specdec.decoding.decoder import Decoder
+from specdec.decoding.drafting import Declared
 from specdec.errors import SpecError
-from specdec.growth import Declared
 from specdec.interfaces.declarations import BuilderDeclaration, DrafterDeclaration
 from specdec.interfaces.parts import TextCodec, TreeBuilder
 from specdec.performance.acceptance_profile import DIGITS, AcceptanceProfile, counts, encoded

@@ -6,14 +6,14 @@ from statistics import median, quantiles
 from typing import Any
 
 from specdec.compose import load
-from specdec.decoder import Decoder
+from specdec.decoding.batching import Run
+from specdec.decoding.decoder import Decoder
+from specdec.decoding.drafting import Declared
+from specdec.decoding.requests import Request
 from specdec.drafters.ngram import NgramDrafter, NgramOptions
 from specdec.errors import SpecError
-from specdec.growth import Declared
 from specdec.interfaces.results import StepRecord
 from specdec.performance.cost_model import CostModel, DrafterCost
-from specdec.places import Run
-from specdec.requests import Request
 from specdec.sampling.keyed_noise import mix
 from specdec.search.metering import Meter, Metered, Samples, Wandering, fresh_token, steadied
 

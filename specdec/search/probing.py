@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from math import exp
 from typing import ClassVar
 
+from specdec.decoding.callbacks import StepView, draft_levels, ranked_children
 from specdec.errors import SpecdecError
 from specdec.interfaces.declarations import BuilderDeclaration, Gives, Shape
 from specdec.interfaces.parts import BuildTools, PartOptions, TreeBuilder
@@ -14,7 +15,6 @@ from specdec.performance.acceptance_profile import CalibrationBin
 from specdec.sampling.rng import DraftChance
 from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch, root_only
 from specdec.trees.tree_shape import RankPath
-from specdec.watching import StepView, draft_levels, ranked_children
 
 EDGES = (0.001, 0.003, 0.01, 0.02, 0.05, *(step / 10 for step in range(1, 10)), 0.95, 0.98, 0.99, 0.997)
 """Between the bins of draft probability."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from specdec.decoder import Decoder
+from specdec.decoding.decoder import Decoder
 from specdec.drafters.ngram import NgramDrafter, NgramOptions
 from specdec.interfaces.compatibility import effective_draws
 from specdec.interfaces.declarations import Gives, Shape

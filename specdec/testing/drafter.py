@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdec.decoder import Decoder
+from specdec.decoding.contract_checks import ProposalCheck
+from specdec.decoding.decoder import Decoder
 from specdec.interfaces.declarations import DrafterDeclaration, Features, Gives
 from specdec.interfaces.part_guard import PartGuard
 from specdec.interfaces.parts import BuildTools, Drafter, DraftSession, PartOptions, Target, TreeBuilder, Verifier
@@ -14,7 +15,6 @@ from specdec.interfaces.proposals import Candidates, Distributions, DraftStart, 
 from specdec.interfaces.results import Committed, HiddenStates, Scored
 from specdec.losslessness.stand_ins import StandIn
 from specdec.plugins import Kind
-from specdec.proposals import ProposalCheck
 from specdec.testing.opening import Opened, opened, part_name
 from specdec.testing.proving import HOT, SMALL, WIDE, decoder_of, models_of, prove_loop, prove_steps, target_of
 from specdec.testing.report import Checked, CheckFailed

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
-from specdec.decoder import Decoder
+from specdec.decoding.decoder import Decoder
+from specdec.decoding.drafting import Declared
 from specdec.drafters.tabular import Tabular as TabularDrafter
 from specdec.drafters.tabular import TabularDrafterOptions
-from specdec.growth import Declared
 from specdec.interfaces.compatibility import NamedDeclaration, mismatches
 from specdec.interfaces.parts import BuildTools, Drafter, PartOptions, Target, TreeBuilder, Verifier
 from specdec.losslessness.enumeration import Size, prove_run, prove_step, run_leaves, step_size

@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specdec.decoder import Decoder
+from specdec.decoding.callbacks import StepView
+from specdec.decoding.decoder import Decoder
+from specdec.decoding.detokenizer import Detokenizer
 from specdec.interfaces.parts import TextCodec
 from specdec.interfaces.results import Generation
-from specdec.text import Detokenizer
 from specdec.trace.files import TraceFile
 from specdec.trace.steps import TraceEnd, TraceHeader, TraceStep, drawn_q, ending_of, visited_p
-from specdec.watching import StepView
 
 
 class Recorder:

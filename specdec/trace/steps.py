@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from specdec.decoding.callbacks import StepView
 from specdec.sampling.logits_warper import TargetDists
 from specdec.trees.draft_tree import DraftTree
-from specdec.watching import StepView
 
 
 class Ending(StrEnum):

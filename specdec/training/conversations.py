@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specdec.decoding.prompts import check_turn
 from specdec.errors import SpecError
-from specdec.prompts import check_turn
 
 Messages = list[dict[str, str]]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specdec.decoder import Decoder
+from specdec.decoding.decoder import Decoder
 from specdec.errors import SpecError
 from specdec.interfaces.results import Generation
 from specdec.sampling.params import Sampling

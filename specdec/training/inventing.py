@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from specdec.decoder import Decoder
+from specdec.decoding.decoder import Decoder
 from specdec.errors import SpecError, TargetMismatch
 from specdec.interfaces.parts import TextCodec
 from specdec.sampling.params import Sampling

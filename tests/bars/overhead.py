@@ -9,16 +9,16 @@ from statistics import median
 
 import torch
 
-from specdec.decoder import Decoder
+from specdec.decoding.decoder import Decoder
+from specdec.decoding.drafting import Declared
+from specdec.decoding.requests import Request
 from specdec.drafters.none import NoDrafter
-from specdec.growth import Declared
 from specdec.interfaces.declarations import DrafterDeclaration, Gives
 from specdec.interfaces.parts import BuildTools, Drafter, DraftSession, PartOptions, Prefilled, Target, TargetState
 from specdec.interfaces.proposals import Distributions
 from specdec.interfaces.results import PHASES, Scored, TargetFacts
 from specdec.nn.kv_cache import KvCache, LayerShape
 from specdec.nn.tree_mask import RowNodes, additive, tree_mask, tree_positions
-from specdec.requests import Request
 from specdec.sampling.params import Sampling
 from specdec.targets.allocator import keep_freed_memory
 from specdec.tree_builders.dynamic import Dynamic, DynamicOptions

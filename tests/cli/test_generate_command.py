@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from specdec.cli import app
 from specdec.cli.comparison import first_difference
 from specdec.compose import load
-from specdec.decoder import Decoder
+from specdec.decoding.decoder import Decoder
 from specdec.errors import NumericsError
 
 SPEC = """\

@@ -2,13 +2,13 @@
 
 import pytest
 
-from specdec.decoder import Decoder
+from specdec.decoding.decoder import Decoder
+from specdec.decoding.drafting import Declared
+from specdec.decoding.requests import Request
 from specdec.drafters.model import ModelDrafter, ModelOptions
 from specdec.drafters.ngram import NgramDrafter, NgramOptions
 from specdec.drafters.none import NoDrafter, NoneOptions
-from specdec.growth import Declared
 from specdec.interfaces.parts import BuildTools, PartOptions
-from specdec.requests import Request
 from specdec.sampling.params import Sampling
 from specdec.targets.tabular import Tabular, TabularTargetOptions
 from specdec.tree_builders.chain import Chain, ChainOptions

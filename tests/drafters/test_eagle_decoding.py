@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from specdec.decoding.requests import Request
 from specdec.interfaces.compatibility import NamedDeclaration, mismatches
 from specdec.interfaces.declarations import DrafterDeclaration, Features, Gives
 from specdec.interfaces.parts import BuildTools, PartOptions
-from specdec.requests import Request
 from specdec.tree_builders.chain import Chain, ChainOptions
 from specdec.tree_builders.dynamic import Dynamic, DynamicOptions
 from specdec.tree_builders.fixed import Fixed, FixedOptions

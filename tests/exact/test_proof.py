@@ -5,9 +5,9 @@ from itertools import product
 import pytest
 import torch
 
-from specdec.decoder import Decoder
+from specdec.decoding.decoder import Decoder
+from specdec.decoding.drafting import Declared
 from specdec.errors import SpecdecError
-from specdec.growth import Declared
 from specdec.interfaces.declarations import DrafterDeclaration, Gives
 from specdec.interfaces.parts import Drafter, DraftSession, PartOptions
 from specdec.interfaces.proposals import Distributions

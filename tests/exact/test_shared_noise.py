@@ -5,9 +5,9 @@ import torch
 
 from specdec.checks import check, read
 from specdec.compose import workshop
-from specdec.decoder import Decoder
+from specdec.decoding.decoder import Decoder
+from specdec.decoding.drafting import Declared
 from specdec.errors import PluginError, SpecdecError
-from specdec.growth import Declared
 from specdec.interfaces.declarations import ALL_SHAPES, VerifierDeclaration
 from specdec.interfaces.parts import PartOptions, Verifier
 from specdec.interfaces.results import Verdict

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from specdec.decoder import Decoder
+from specdec.decoding.decoder import Decoder
+from specdec.decoding.drafting import Declared
 from specdec.drafters.tabular import Tabular as TabularDrafter
 from specdec.errors import PluginError, SpecdecError
-from specdec.growth import Declared
 from specdec.interfaces.declarations import BuilderDeclaration, Gives, Shape
 from specdec.interfaces.parts import BuildTools, PartOptions, TreeBuilder, Verifier
 from specdec.interfaces.proposals import Frontier

@@ -2,12 +2,12 @@
 
 import pytest
 
+from specdec.decoding.requests import Request
 from specdec.drafters.model import ModelDrafter, ModelOptions
 from specdec.drafters.ngram import NgramDrafter, NgramOptions
 from specdec.interfaces.declarations import DrafterDeclaration, Gives
 from specdec.interfaces.parts import BuildTools, Drafter, DraftSession, PartOptions
 from specdec.interfaces.proposals import Candidates
-from specdec.requests import Request
 from specdec.sampling.params import Sampling
 
 

@@ -5,9 +5,9 @@ from transformers import AutoConfig
 
 from specdec.checks import check, read
 from specdec.compose import workshop
+from specdec.decoding.requests import Request
 from specdec.drafters.ngram import NgramDrafter, NgramOptions
 from specdec.errors import IncompatibleParts, SpecError
-from specdec.requests import Request
 from specdec.targets.capability import declaration
 from specdec.trees.draft_tree import root_only
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
+from specdec.decoding.requests import Request
 from specdec.drafters.model import ModelDrafter, ModelOptions
 from specdec.errors import PluginError
 from specdec.interfaces.declarations import Features
 from specdec.interfaces.parts import BuildTools, PartOptions, Prefilled, Verifier
 from specdec.interfaces.results import Scored, Verdict
-from specdec.requests import Request
 from specdec.sampling.params import Sampling
 from specdec.tree_builders.sampled import Sampled, SampledOptions
 from specdec.verifiers.multi_round import MultiRound

@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 import torch
 
+from specdec.decoding.requests import Request
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.errors import PluginError
 from specdec.interfaces.compatibility import NamedDeclaration, mismatches
@@ -13,7 +14,6 @@ from specdec.interfaces.parts import Drafter, DraftSession, PartOptions, Verifie
 from specdec.interfaces.proposals import Budget, Distributions, DraftProbs
 from specdec.interfaces.results import Verdict
 from specdec.losslessness.enumeration import prove_run, prove_step, step_law
-from specdec.requests import Request
 from specdec.sampling.distribution import draft_probs
 from specdec.sampling.enumeration import outcomes
 from specdec.sampling.logits_warper import Warp

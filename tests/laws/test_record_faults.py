@@ -5,8 +5,8 @@ from statistics import mean
 import pytest
 import torch
 
+from specdec.decoding.requests import Request
 from specdec.drafters.ngram import NgramDrafter, NgramOptions
-from specdec.requests import Request
 
 
 def test_b100_tau_is_of_one_answer_and_the_pooled_one_comes_from_its_records(compose, counter, chain_of):

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from specdec.decoding.requests import Request
 from specdec.drafters.ngram import NgramDrafter, NgramOptions
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.losslessness.enumeration import prove_run
-from specdec.requests import Request
 from specdec.sampling.params import Sampling
 from specdec.tree_builders.chain import Chain, ChainOptions
 from specdec.tree_builders.sampled import Sampled, SampledOptions

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from specdec.requests import Request
+from specdec.decoding.requests import Request
 from specdec.sampling.params import Sampling
 
 

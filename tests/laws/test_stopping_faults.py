@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specdec.decoding.stopping import Emitted, StopRules
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.errors import SpecError
 from specdec.interfaces.parts import TextCodec
 from specdec.sampling.params import Sampling
-from specdec.stopping import Emitted, StopRules
 from specdec.targets.tabular import LetterCodec
 
 LETTERS = LetterCodec(12)

@@ -4,9 +4,9 @@ from itertools import combinations
 
 import pytest
 
+from specdec.decoding.requests import Request
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.losslessness.enumeration import prove_step
-from specdec.requests import Request
 from specdec.sampling.params import Sampling
 from specdec.tree_builders.chain import Chain, ChainOptions
 from specdec.tree_builders.sampled import Sampled, SampledOptions

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from specdec.decoding.requests import Request
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.interfaces.declarations import Features
 from specdec.nn.tree_mask import RowNodes, additive, tree_mask, tree_positions
-from specdec.requests import Request
 from specdec.sampling.distribution import draft_probs
 from specdec.sampling.params import Sampling
 from specdec.tree_builders.dynamic import Dynamic, DynamicOptions

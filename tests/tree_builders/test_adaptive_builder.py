@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from specdec.decoding.pruning import trimmed
 from specdec.errors import SpecdecError, SpecError
 from specdec.interfaces.declarations import Gives, Shape
 from specdec.interfaces.parts import BuildTools
@@ -15,7 +16,6 @@ from specdec.sampling.rng import seeded
 from specdec.tree_builders.adaptive import Adaptive, AdaptiveOptions
 from specdec.tree_builders.adaptive_state import Learned, Looks
 from specdec.trees.draft_tree import Draw
-from specdec.trimming import trimmed
 
 DEEP = 1000
 

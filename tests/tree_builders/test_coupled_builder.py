@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from specdec.decoder import Decoder
+from specdec.decoding.decoder import Decoder
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.errors import PluginError
 from specdec.interfaces.compatibility import NamedDeclaration, mismatches

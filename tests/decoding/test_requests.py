@@ -3,8 +3,9 @@ from dataclasses import replace
 
 import pytest
 
+from specdec.decoding.requests import Request, requests_of
+from specdec.decoding.sequence import open_rows
 from specdec.errors import SpecError
-from specdec.requests import Request, open_rows, requests_of
 from specdec.sampling.keyed_noise import request_key
 from specdec.sampling.params import Sampling
 from specdec.sampling.rng import seeded

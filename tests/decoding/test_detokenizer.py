@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specdec.decoding.detokenizer import Detokenizer, certain_length, find_stop
+from specdec.decoding.stopping import Emitted, StopRules
 from specdec.interfaces.parts import TextCodec
-from specdec.stopping import Emitted, StopRules
-from specdec.text import Detokenizer, certain_length, find_stop
 
 
 class ByteCodec(TextCodec):

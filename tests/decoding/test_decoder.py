@@ -3,13 +3,13 @@ from dataclasses import fields
 
 import pytest
 
+from specdec.decoding.requests import Request
 from specdec.drafters.model import ModelDrafter, ModelOptions
 from specdec.drafters.none import NoDrafter
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.errors import SpecError
 from specdec.interfaces.parts import BuildTools
 from specdec.interfaces.results import PHASES, Generation, StepRecord
-from specdec.requests import Request
 from specdec.sampling.params import Sampling
 
 TIMES = ("seconds", "prefill_seconds")

@@ -5,13 +5,13 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
+from specdec.decoding.callbacks import Watch
+from specdec.decoding.sequence import Row
 from specdec.errors import PluginError
 from specdec.interfaces.declarations import Features
 from specdec.interfaces.part_guard import PartGuard
 from specdec.interfaces.parts import Drafter, DraftSession, Target, TargetState
 from specdec.interfaces.proposals import DraftStart, Memory
-from specdec.requests import Row
-from specdec.watching import Watch
 
 
 @dataclass(slots=True)

@@ -3,13 +3,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from specdec.decoding.requests import Request
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.errors import PluginError, SpecdecError
 from specdec.interfaces.declarations import BuilderDeclaration, DrafterDeclaration, Gives, Shape
 from specdec.interfaces.parts import Drafter, DraftSession, PartOptions, TreeBuilder
 from specdec.interfaces.proposals import Candidates, Distributions, DraftProbs, Frontier
 from specdec.interfaces.results import Verdict
-from specdec.requests import Request
 from specdec.sampling.params import Sampling
 from specdec.tree_builders.chain import Chain, ChainOptions
 from specdec.tree_builders.fixed import Fixed, FixedOptions

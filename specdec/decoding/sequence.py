@@ -1,84 +1,24 @@
-"""What is asked of a decoder, checked at the door, and one sequence while it is decoded."""
+"""One sequence while it is decoded."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
 
 from torch import Tensor
 
+from specdec.decoding.prompts import encode
+from specdec.decoding.requests import Request
+from specdec.decoding.stopping import Emitted, StopRules
 from specdec.errors import SpecError
 from specdec.interfaces.declarations import Guarantee
 from specdec.interfaces.parts import Target
 from specdec.interfaces.proposals import Memory
 from specdec.interfaces.results import Generation, Scored, StepRecord, TokenLogprobs
-from specdec.prompts import encode
-from specdec.request_checks import check_options, sampling_of
 from specdec.sampling.keyed_noise import mix, request_key
-from specdec.sampling.logits_warper import LogitsProcessor, Warp
+from specdec.sampling.logits_warper import Warp
 from specdec.sampling.params import Sampling
 from specdec.sampling.rng import Coins
-from specdec.stopping import Emitted, StopRules
 from specdec.trees.draft_tree import root_only
-
-Conversation = Sequence[Mapping[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One prompt and how it is to be answered.
-
-    prompt: a text (encoded as it is), ids, or a conversation for the chat template.
-    max_new_tokens: None: to the end of the context. sampling: None: the decoder's; a mapping is read as a Sampling.
-    seed: key of all draws; None: one of the spec's seed and of how many requests the decoder has had, so that the same call
-    made again gives another answer, and the same program run again the same one.
-    stop: strings, or id sequences. stop_ids: beside the model's own, which `ignore_eos` turns off.
-    n: samples that share one prefill; sample j > 0 of a seeded request has a key derived from (seed, j).
-    logprobs: None, or how many of the likeliest tokens to report beside each emitted one.
-    processors: callables (input_ids [1, length], scores [1, vocab]) -> scores, run before temperature. A stateful one
-    belongs to one request with n = 1.
-    """
-
-    prompt: str | Sequence[int] | Conversation
-    max_new_tokens: int | None = 128
-    sampling: Sampling | Mapping[str, Any] | None = None
-    seed: int | None = None
-    stop: Sequence[str | Sequence[int]] = ()
-    stop_ids: Sequence[int] = ()
-    ignore_eos: bool = False
-    n: int = 1
-    logprobs: int | None = None
-    processors: Sequence[LogitsProcessor] = ()
-
-    def __post_init__(self) -> None:
-        check_options(self)
-        object.__setattr__(self, "sampling", sampling_of(self.sampling))
-
-
-def requests_of(prompts: Any, **options: Any) -> list[Request]:
-    """Requests of a list of prompts; `seed` may be a list. Raises SpecError for options that do not exist."""
-    known = {f.name for f in fields(Request)} - {"prompt"}
-    if strangers := sorted(set(options) - known):
-        raise SpecError(f"unknown option {strangers[0]!r}; known are {', '.join(sorted(known))}")
-    if isinstance(prompts, (str, Request)) or not isinstance(prompts, Sequence):
-        raise SpecError(f"prompts: got {type(prompts).__name__}; expected a list of texts, id lists, conversations or requests")
-    if prompts and isinstance(prompts[0], (int, Mapping)):
-        raise SpecError("prompts: got one prompt; expected a list of prompts, such as [prompt]")
-    seeds = options.pop("seed", None)
-    by_prompt = list(seeds) if isinstance(seeds, Sequence) else [seeds] * len(prompts)
-    if len(by_prompt) != len(prompts):
-        raise SpecError(f"seed: got {len(by_prompt)} seeds for {len(prompts)} prompts")
-    requests = []
-    for prompt, seed in zip(prompts, by_prompt, strict=True):
-        given = options if seed is None else {**options, "seed": seed}
-        requests.append(replace(prompt, **given) if isinstance(prompt, Request) else Request(prompt, **given))
-    return requests
-
-
-def check_batch_size(batch_size: Any) -> None:
-    """Raise SpecError for a number of sequences that cannot be decoded at once."""
-    if batch_size is not None and (type(batch_size) is not int or batch_size < 1):
-        raise SpecError(f"batch_size: got {batch_size!r}; expected the number of sequences decoded at once, 1 or more")
 
 
 @dataclass(slots=True)

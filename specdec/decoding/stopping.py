@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from specdec.decoding.detokenizer import Detokenizer, certain_length, find_stop
 from specdec.interfaces.parts import TextCodec
-from specdec.text import Detokenizer, certain_length, find_stop
 
 StopCause: TypeAlias = int | str | tuple[int, ...]
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specdec.decoding.pruning import best_size, cut, trimmed
 from specdec.trees.draft_tree import Draw, TreeSketch, Worth, root_only, validate
-from specdec.trimming import best_size, cut, trimmed
 
 GAINS = st.lists(st.lists(st.floats(0.01, 0.99), max_size=6), min_size=1, max_size=4)
 

@@ -7,19 +7,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from specdec.decoding.batching import Places, Run
+from specdec.decoding.callbacks import StepView, Watch
+from specdec.decoding.contract_checks import checked_verdict
+from specdec.decoding.drafting import Declared, Grower
+from specdec.decoding.requests import Request, check_batch_size, requests_of
+from specdec.decoding.sequence import Row, open_rows
 from specdec.errors import SpecError
-from specdec.growth import Declared, Grower
 from specdec.interfaces.part_guard import PartGuard
 from specdec.interfaces.parts import Drafter, Target, TreeBuilder, Verifier
 from specdec.interfaces.results import PHASES, Committed, Generation, Scored, StepRecord, Verdict
-from specdec.places import Places, Run
-from specdec.proposals import checked_verdict
-from specdec.requests import Request, Row, check_batch_size, open_rows, requests_of
 from specdec.sampling.logits_warper import TargetDists
 from specdec.sampling.params import Sampling
 from specdec.sampling.rng import Coins, seeded
 from specdec.trees.draft_tree import DraftTree
-from specdec.watching import StepView, Watch
 
 __all__ = ["Declared", "Decoder", "Run", "StreamEvent"]
 

@@ -5,17 +5,17 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
+from specdec.decoding.contract_checks import ProposalCheck
+from specdec.decoding.pruning import trimmed
+from specdec.decoding.sequence import Row
 from specdec.errors import NumericsError, PluginError
 from specdec.interfaces.declarations import BuilderDeclaration, DrafterDeclaration, VerifierDeclaration
 from specdec.interfaces.part_guard import PartGuard
 from specdec.interfaces.parts import Drafter, DraftSession, Target, TreeBuilder
 from specdec.interfaces.proposals import Answer, Budget, Candidates, DraftProbs, Frontier, Memory
-from specdec.proposals import ProposalCheck
-from specdec.requests import Row
 from specdec.sampling.distribution import draft_probs
 from specdec.sampling.rng import DraftChance
 from specdec.trees.draft_tree import DraftTree, Draw, TreeError, root_only, validate
-from specdec.trimming import trimmed
 
 UNBOUNDED_NODES = 4096
 """Nodes of a draft where the target names no limit."""

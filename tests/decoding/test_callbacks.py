@@ -1,8 +1,8 @@
 """What a watcher of a run sees: every step, with levels and ranks that agree with the records."""
 
-from specdec.requests import Request
+from specdec.decoding.callbacks import draft_levels, ranked_children
+from specdec.decoding.requests import Request
 from specdec.trees.draft_tree import Draw, TreeSketch
-from specdec.watching import draft_levels, ranked_children
 
 
 def watched_run(decoder, prompts, **options):

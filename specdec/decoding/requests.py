@@ -1,0 +1,120 @@
+"""What is asked of a decoder, checked before anything runs."""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from specdec.decoding.prompts import check_text
+from specdec.errors import SpecError
+from specdec.files.validation import faults
+from specdec.sampling.logits_warper import LogitsProcessor
+from specdec.sampling.params import Sampling
+
+Conversation = Sequence[Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One prompt and how it is to be answered.
+
+    prompt: a text (encoded as it is), ids, or a conversation for the chat template.
+    max_new_tokens: None: to the end of the context. sampling: None: the decoder's; a mapping is read as a Sampling.
+    seed: key of all draws; None: one of the spec's seed and of how many requests the decoder has had, so that the same call
+    made again gives another answer, and the same program run again the same one.
+    stop: strings, or id sequences. stop_ids: beside the model's own, which `ignore_eos` turns off.
+    n: samples that share one prefill; sample j > 0 of a seeded request has a key derived from (seed, j).
+    logprobs: None, or how many of the likeliest tokens to report beside each emitted one.
+    processors: callables (input_ids [1, length], scores [1, vocab]) -> scores, run before temperature. A stateful one
+    belongs to one request with n = 1.
+    """
+
+    prompt: str | Sequence[int] | Conversation
+    max_new_tokens: int | None = 128
+    sampling: Sampling | Mapping[str, Any] | None = None
+    seed: int | None = None
+    stop: Sequence[str | Sequence[int]] = ()
+    stop_ids: Sequence[int] = ()
+    ignore_eos: bool = False
+    n: int = 1
+    logprobs: int | None = None
+    processors: Sequence[LogitsProcessor] = ()
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        object.__setattr__(self, "sampling", sampling_of(self.sampling))
+
+
+def requests_of(prompts: Any, **options: Any) -> list[Request]:
+    """Requests of a list of prompts; `seed` may be a list. Raises SpecError for options that do not exist."""
+    known = {f.name for f in fields(Request)} - {"prompt"}
+    if strangers := sorted(set(options) - known):
+        raise SpecError(f"unknown option {strangers[0]!r}; known are {', '.join(sorted(known))}")
+    if isinstance(prompts, (str, Request)) or not isinstance(prompts, Sequence):
+        raise SpecError(f"prompts: got {type(prompts).__name__}; expected a list of texts, id lists, conversations or requests")
+    if prompts and isinstance(prompts[0], (int, Mapping)):
+        raise SpecError("prompts: got one prompt; expected a list of prompts, such as [prompt]")
+    seeds = options.pop("seed", None)
+    by_prompt = list(seeds) if isinstance(seeds, Sequence) else [seeds] * len(prompts)
+    if len(by_prompt) != len(prompts):
+        raise SpecError(f"seed: got {len(by_prompt)} seeds for {len(prompts)} prompts")
+    requests = []
+    for prompt, seed in zip(prompts, by_prompt, strict=True):
+        given = options if seed is None else {**options, "seed": seed}
+        requests.append(replace(prompt, **given) if isinstance(prompt, Request) else Request(prompt, **given))
+    return requests
+
+
+def check_batch_size(batch_size: Any) -> None:
+    """Raise SpecError for a number of sequences that cannot be decoded at once."""
+    if batch_size is not None and (type(batch_size) is not int or batch_size < 1):
+        raise SpecError(f"batch_size: got {batch_size!r}; expected the number of sequences decoded at once, 1 or more")
+
+
+SEEDS = 2**63
+"""Seeds lie below."""
+
+
+def check_options(options: Any) -> None:
+    """Raise SpecError for a field of a Request with what was got and what is expected."""
+    for name, least in (("max_new_tokens", 1), ("n", 1), ("logprobs", 0), ("seed", 0)):
+        value = getattr(options, name)
+        if (value is not None or name == "n") and (type(value) is not int or value < least):
+            raise SpecError(f"{name}: got {value!r}; expected a whole number of at least {least}")
+    if options.seed is not None and options.seed >= SEEDS:
+        raise SpecError("seed: got a larger number; expected a whole number below 2**63")
+    for name, fits, wanted in (
+        ("stop", _is_stop, "texts or id sequences, none of them empty; single ids belong in stop_ids"),
+        ("stop_ids", _is_id, "whole numbers"),
+        ("processors", callable, "callables (input_ids, scores) -> scores"),
+    ):
+        values = getattr(options, name)
+        if isinstance(values, str) or not isinstance(values, Collection):
+            raise SpecError(f"{name}: got {values!r}; expected a list, such as [{values!r}]")
+        if strangers := [value for value in values if not fits(value)]:
+            raise SpecError(f"{name}: got {strangers[0]!r}; expected {wanted}")
+    for text in options.stop:
+        check_text(text if isinstance(text, str) else "", "stop")
+    if not isinstance(options.ignore_eos, bool):
+        raise SpecError(f"ignore_eos: got {options.ignore_eos!r}; expected True or False")
+
+
+def sampling_of(given: Any) -> Sampling | None:
+    """A Sampling as it is, or that of a mapping. Raises SpecError with everything that is wrong."""
+    if given is None or isinstance(given, Sampling):
+        return given
+    if not isinstance(given, Mapping):
+        raise SpecError(f"sampling: got {given!r}; expected a Sampling or a mapping, such as {{'temperature': 1.0}}")
+    given = dict(given)
+    found = faults(Sampling, given)
+    if found:
+        raise SpecError("\n".join(".".join(("sampling", *map(str, path))) + f": {fault}" for path, fault in found.items()))
+    return Sampling.model_validate_json(json.dumps(given))
+
+
+def _is_id(value: Any) -> bool:
+    return type(value) is int
+
+
+def _is_stop(value: Any) -> bool:
+    return isinstance(value, Sequence) and len(value) > 0 and (isinstance(value, str) or all(map(_is_id, value)))
