@@ -5,14 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from specdec.checks import built, check, read
+from specdec.config.library import library
+from specdec.config.resolved_spec import Chosen, Plan, Workshop
+from specdec.config.resolver import built, check, read
 from specdec.decoding.decoder import Decoder
 from specdec.decoding.drafting import Declared
 from specdec.interfaces.declarations import DrafterDeclaration
 from specdec.interfaces.parts import BuildTools, Drafter, Target
-from specdec.library import library
-from specdec.plans import Chosen, Plan, Workshop
-from specdec.plugins import Kind, Registry, load_registry
+from specdec.plugins.registry import Kind, Registry, load_registry
 
 __all__ = ["Chosen", "Plan", "Workshop", "build", "check", "load", "planned", "read", "target_override", "workshop"]
 

@@ -7,14 +7,14 @@ from textwrap import dedent
 import pytest
 
 import specdec
-from specdec.checks import check, read
 from specdec.compose import build, workshop
+from specdec.config.library import library
+from specdec.config.resolved_spec import Workshop
+from specdec.config.resolver import check, read
 from specdec.errors import IncompatibleParts, PluginError, SpecdecError, SpecError, UnknownPart
 from specdec.interfaces.declarations import BuilderDeclaration, Gives, Guarantee, Shape, TargetDeclaration
 from specdec.interfaces.parts import PartOptions, TreeBuilder
-from specdec.library import library
-from specdec.plans import Workshop
-from specdec.plugins import Kind, Registered, load_registry
+from specdec.plugins.registry import Kind, Registered, load_registry
 from specdec.trees.draft_tree import Draw
 
 TARGET = {"use": "tabular", "vocab": 3, "random": {"order": 1, "sharpness": 4.0}}

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from specdec.checks import check, read
 from specdec.cli import app
 from specdec.compose import workshop
+from specdec.config.resolver import check, read
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "strategies" / "README.md", ROOT / "CONTRIBUTING.md"]

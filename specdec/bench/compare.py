@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specdec.bench.intervals import Estimate, median_interval
+from specdec.bench.bootstrap import Estimate, median_interval
 from specdec.bench.measurements import Cell, Results
 from specdec.bench.metrics import Summary, speedup, summaries
 from specdec.bench.results import differences

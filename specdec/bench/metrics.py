@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from specdec.bench.intervals import Estimate, median_interval, ratio_interval
+from specdec.bench.bootstrap import Estimate, median_interval, ratio_interval
 from specdec.bench.measurements import PLAIN, Answer, Cell, Counts, Measurement, Results
 
 MIXED = "mixed"

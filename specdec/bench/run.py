@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from specdec.bench.chat_prompts import Prompter, Said
 from specdec.bench.contender import Contender, Task, Timed
-from specdec.bench.dialogue import Prompter, Said
-from specdec.bench.lineup import Lineup, Loaded
+from specdec.bench.contenders import Lineup, Loaded
 from specdec.bench.measurements import PLAIN, Answer, Cell, Measurement
 from specdec.bench.memory import watch_memory
 from specdec.bench.prompts import Question

@@ -6,10 +6,10 @@ from dataclasses import asdict
 from io import StringIO
 from typing import Any
 
-from specdec.bench.intervals import Estimate
+from specdec.bench.baselines import GENERATE
+from specdec.bench.bootstrap import Estimate
 from specdec.bench.measurements import PLAIN, Cell, Results
 from specdec.bench.metrics import Summary, categories, summaries
-from specdec.bench.peers import GENERATE
 
 NONE = "–"
 

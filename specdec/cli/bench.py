@@ -52,7 +52,7 @@ def bench(
     json: Json = False,
 ) -> None:
     """Measure, then print what came out; `specdec report` makes tables and pictures of the file."""
-    from specdec.bench.lineup import Choice
+    from specdec.bench.contenders import Choice
     from specdec.bench.prompts import Selection
 
     if no_peers and peers:
@@ -67,7 +67,7 @@ def bench(
 
 
 def _measure(plan: Any, choice: Any, prompts: list[Path], selection: Any, output: Path) -> None:
-    from specdec.bench.lineup import Lineup
+    from specdec.bench.contenders import Lineup
     from specdec.bench.measurements import Header
     from specdec.bench.prompts import read_questions
     from specdec.bench.provenance import provenance
@@ -142,8 +142,8 @@ class _Lines:
 
 
 def _show(path: Path, *, json: bool) -> None:
+    from specdec.bench.baselines import GENERATE
     from specdec.bench.metrics import summaries
-    from specdec.bench.peers import GENERATE
     from specdec.bench.results import read_results
     from specdec.bench.table import main_table
 

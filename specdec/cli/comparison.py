@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specdec.checks import check, read
 from specdec.compose import build
+from specdec.config.resolved_spec import Workshop
+from specdec.config.resolver import check, read
 from specdec.decoding.decoder import Decoder
 from specdec.interfaces.declarations import Features
 from specdec.interfaces.results import Generation
-from specdec.plans import Workshop
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ import yaml
 
 from specdec.cli.terminal import Json, Settings, Strategy, TargetModel, fail, guarded, print_json, print_table
 from specdec.compose import planned, workshop
+from specdec.config.json_schema import spec_schema
+from specdec.config.resolved_spec import Workshop
 from specdec.errors import SpecdecError
 from specdec.files.yaml_document import read_file
-from specdec.plans import Workshop
-from specdec.plugins import Kind
-from specdec.schema import spec_schema
+from specdec.plugins.registry import Kind
 from specdec.trees.tree_file import read_tree
 
 

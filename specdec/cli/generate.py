@@ -11,6 +11,7 @@ import typer
 from specdec.cli.comparison import Comparison, compare
 from specdec.cli.terminal import Json, Settings, Strategy, TargetModel, fail, guarded, print_json
 from specdec.compose import build, planned, workshop
+from specdec.config.resolved_spec import Plan
 from specdec.decoding.decoder import Decoder, StreamEvent
 from specdec.decoding.detokenizer import Detokenizer
 from specdec.decoding.prompts import encode
@@ -18,7 +19,6 @@ from specdec.errors import SpecdecError, SpecError, TargetMismatch
 from specdec.interfaces.declarations import Guarantee
 from specdec.interfaces.parts import TextCodec
 from specdec.interfaces.results import Generation
-from specdec.plans import Plan
 from specdec.sampling.keyed_noise import request_key
 from specdec.trees.draft_tree import Draw
 

@@ -15,7 +15,7 @@ def check_outputs(output: Path, plot: Path | None = None, *, inputs: Sequence[Pa
             raise SpecError(f"{path}: there is no folder {path.parent}")
         keep_inputs(path, inputs)
     if plot is not None:
-        from specdec.search.pictures import check_ending
+        from specdec.tree_search.pictures import check_ending
 
         check_ending(plot)
         if plot.resolve() == output.resolve():

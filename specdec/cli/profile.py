@@ -16,11 +16,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from specdec.cli.output_files import check_outputs
 from specdec.cli.terminal import Settings, Strategy, TargetModel, fail, guarded, print_table
 from specdec.compose import build, planned, workshop
+from specdec.config.library import SUFFIXES
+from specdec.config.resolved_spec import Plan, Workshop
 from specdec.decoding.decoder import Decoder
 from specdec.errors import SpecError
-from specdec.library import SUFFIXES
-from specdec.plans import Plan, Workshop
-from specdec.plugins import Kind
+from specdec.plugins.registry import Kind
 
 if TYPE_CHECKING:
     from specdec.performance.acceptance_profile import AcceptanceProfile
@@ -59,8 +59,8 @@ def profile(
     """A quiet machine measures best: what else runs is measured too."""
     from specdec.bench.provenance import provenance
     from specdec.performance.cost_model import write_costs
-    from specdec.search.cost_run import CostPlan, default_widths, measure_costs
-    from specdec.search.pictures import draw_costs
+    from specdec.tree_search.cost_run import CostPlan, default_widths, measure_costs
+    from specdec.tree_search.pictures import draw_costs
 
     check_outputs(output, plot)
     shop = workshop()
@@ -148,8 +148,8 @@ def acceptance(
     from specdec.bench.prompts import Selection, read_questions
     from specdec.bench.provenance import provenance
     from specdec.performance.acceptance_profile import write_acceptance
-    from specdec.search.acceptance_run import AcceptancePlan, check_measurable, first_turns, measure_acceptance
-    from specdec.search.pictures import draw_acceptance
+    from specdec.tree_search.acceptance_run import AcceptancePlan, check_measurable, first_turns, measure_acceptance
+    from specdec.tree_search.pictures import draw_acceptance
 
     check_outputs(output, plot, inputs=prompts)
     questions, files = read_questions(prompts, Selection(count))

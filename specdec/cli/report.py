@@ -29,8 +29,8 @@ def report(
     json: Json = False,
 ) -> None:
     """Write the report's files into a folder, and print the report."""
+    from specdec.bench.baselines import GENERATE
     from specdec.bench.metrics import categories, summaries
-    from specdec.bench.peers import GENERATE
     from specdec.bench.plot import draw
     from specdec.bench.results import read_results
     from specdec.bench.table import csv_table

@@ -46,8 +46,8 @@ def roofline(
 ) -> None:
     """The slower of reading all weights and doing two operations a weight and token."""
     from specdec.performance.cost_model import write_costs
-    from specdec.search.pictures import draw_costs
-    from specdec.search.roofline import Machine, ModelSize, roofline_costs
+    from specdec.tree_search.pictures import draw_costs
+    from specdec.tree_search.roofline import Machine, ModelSize, roofline_costs
 
     check_outputs(output, plot)
     sizes = (parameters, bandwidth, flops, forward_overhead, bytes_per_parameter, kv_bytes_per_token, draft_parameters or 0.0)

@@ -11,8 +11,8 @@ from specdec.cli.terminal import Json, fail, guarded, print_json, print_table
 from specdec.files.atomic import write_whole
 from specdec.performance.acceptance_profile import AcceptanceProfile, read_acceptance
 from specdec.performance.cost_model import CostModel, read_costs
-from specdec.search.hardware import Bounds, Candidate, Found, Method, search_tree
-from specdec.search.values import expansions
+from specdec.tree_search.expected_tokens import expansions
+from specdec.tree_search.optimizer import Bounds, Candidate, Found, Method, search_tree
 from specdec.trees.tree_file import Prediction, TreeFile, format_tree
 
 if TYPE_CHECKING:

@@ -5,17 +5,17 @@ from typing import Annotated, Any
 
 import typer
 
-from specdec.checks import check, read
 from specdec.cli.search import AcceptanceFile, CostFile
 from specdec.cli.terminal import Json, Settings, fail, guarded, print_json, print_table
 from specdec.compose import workshop
+from specdec.config.resolver import check, read
 from specdec.errors import SpecError
 from specdec.performance.acceptance_profile import AcceptanceProfile, read_acceptance
 from specdec.performance.cost_model import CostModel, read_costs
-from specdec.search.hardware import Candidate, predicted, rates_for, replayed_tau
-from specdec.search.simulation import Played, Task, play
-from specdec.search.strategies import shape_of
-from specdec.search.values import expected_tokens
+from specdec.tree_search.expected_tokens import expected_tokens
+from specdec.tree_search.optimizer import Candidate, predicted, rates_for, replayed_tau
+from specdec.tree_search.simulation import Played, Task, play
+from specdec.tree_search.strategies import shape_of
 from specdec.trees.tree_file import read_tree
 from specdec.trees.tree_shape import TreeShape
 

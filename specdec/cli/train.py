@@ -113,7 +113,7 @@ def ask(
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
     """Drawn at temperature 1 from the start of a user's turn, whatever the target was taught to be asked (Magpie)."""
-    from specdec.training.inventing import invent
+    from specdec.training.synthetic_prompts import invent
 
     decoder, done = load(strategy, target=target), 0
     for done in invent(decoder, count, output, max_new_tokens=max_new_tokens, batch=batch, seed=seed):

@@ -11,7 +11,7 @@ from specdec.cli.search import search
 from specdec.cli.terminal import Json, guarded, print_json
 from specdec.compose import workshop
 from specdec.errors import SpecError, UnknownPart
-from specdec.search.formats import TreeFormat, guess_format, read_foreign, write_foreign
+from specdec.tree_search.formats import TreeFormat, guess_format, read_foreign, write_foreign
 from specdec.trees.tree_file import TreeFile, read_tree
 from specdec.trees.tree_shape import RankPath
 
@@ -74,7 +74,7 @@ def _print(file: TreeFile) -> None:
 
 def _draw(file: TreeFile, output: Path, acceptance: Path | None) -> None:
     from specdec.performance.acceptance_profile import read_acceptance
-    from specdec.search.pictures import draw_tree
+    from specdec.tree_search.pictures import draw_tree
 
     title = f"{file.name}: {file.shape.num_nodes} nodes, depth {file.shape.depth}"
     children = None if acceptance is None else read_acceptance(acceptance).rates().children

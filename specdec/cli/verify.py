@@ -17,11 +17,11 @@ from specdec.cli import verify_options as options
 from specdec.cli.terminal import Json, Settings, fail, guarded, print_json, print_table
 from specdec.cli.verify_options import Chosen
 from specdec.compose import planned, workshop
+from specdec.config.resolved_spec import Plan, Workshop
 from specdec.errors import SpecdecError, SpecError
 from specdec.losslessness.levels import SECONDS, Level, LevelResult, Progress, exit_code
 from specdec.losslessness.report_files import report_data, report_folder, write_report
-from specdec.plans import Plan, Workshop
-from specdec.plugins import Kind
+from specdec.plugins.registry import Kind
 
 if TYPE_CHECKING:
     from specdec.losslessness.suite import Verification
@@ -105,8 +105,8 @@ def _verify_callable(
     progress: Callable[[Level], Progress],
 ) -> "Verification":
     """The level that the temperature calls for: near-ties at 0, the sampled one above."""
-    from specdec.losslessness.callable_proof import prove_callable
-    from specdec.losslessness.callables import find_callable
+    from specdec.losslessness.external.callables import find_callable
+    from specdec.losslessness.external.level import prove_callable
     from specdec.losslessness.suite import Verification
 
     fitting = Level.SAMPLED if plan.spec.sampling.temperature else Level.RUNTIME

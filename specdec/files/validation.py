@@ -3,12 +3,12 @@
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from specdec.errors import did_you_mean
-from specdec.files.yaml_document import KeyPath, shortened, shown
+from specdec.files.yaml_document import Document, KeyPath, Problem, shortened, shown
 
 _WORDS = {
     "a valid integer": "a whole number",
@@ -111,3 +111,28 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [m for argument in getattr(annotation, "__args__", ()) for m in _models(argument)]
+
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+# --- validation -----------------------------------------------------------------------------------------------------
+
+
+def validated(
+    model: type[ModelT], data: Mapping[str, Any], document: Document, at: KeyPath, context: Mapping[str, Any] | None = None
+) -> tuple[ModelT | None, list[Problem]]:
+    """`data` as a `model`, and its mistakes. Nothing is coerced: 1.9, "3" and true are not whole numbers.
+
+    context: what the model's own validators may ask for. With mistakes, the value is what is left without the faulty keys,
+    None if that is not enough.
+    """
+    found = faults(model, data, context)
+    problems = [document.problem((*at, *path), message) for path, message in found.items()]
+    if not found:
+        return model.model_validate_json(json.dumps(data), context=context), []
+    wrong = {path[0] for path in found if path}
+    rest = {k: v for k, v in data.items() if str(k) not in wrong}
+    if not wrong or faults(model, rest, context):
+        return None, problems
+    return model.model_validate_json(json.dumps(rest), context=context), problems

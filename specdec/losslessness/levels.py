@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from specdec.losslessness.curves import Curve
-
 Progress = Callable[[float, str], None]
 """(share of the level that is done, what is being done)."""
 
@@ -39,6 +37,17 @@ EXIT_CODES: Mapping[Outcome, int] = {
     Outcome.INCONCLUSIVE: 3,
     Outcome.REFUTED: 1,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """kind: 'wealth' (x: tokens, y: log10 of an e-process), 'p' (y: one p-value) or 'tv' (y: total variations, by label)."""
+
+    kind: str
+    name: str
+    x: tuple[float, ...] = ()
+    y: tuple[float, ...] = ()
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from specdec.losslessness.curves import Curve
-from specdec.losslessness.statistics import FALSE_ALARM
+from specdec.losslessness.levels import Curve
+from specdec.losslessness.sampled.statistics import FALSE_ALARM
 
 LEAST, LEAST_DISTANCE = 1e-12, 1e-4
 """p-values and total variations below these are drawn at them."""

@@ -1,10 +1,14 @@
-"""Prompts from which real texts are decoded: they come along, so that a proof needs no data."""
+"""Prompts from which real texts are decoded, which come along so that a proof needs no data; and a spec resolved again with another target dtype or temperature."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from specdec.config.resolved_spec import Plan, Workshop
+from specdec.config.resolver import check, read
 from specdec.decoding.prompts import encode
 from specdec.errors import TargetMismatch
 from specdec.interfaces.parts import Target
+from specdec.plugins.registry import Kind
 from specdec.sampling.keyed_noise import mix
 
 QUESTIONS = (
@@ -57,3 +61,12 @@ def room(target: Target, prompts: Sequence[Sequence[int]], wanted: int) -> int:
     """Tokens that can be answered to every prompt: `wanted`, or what the context leaves."""
     limit = target.facts.max_positions
     return wanted if limit is None else max(0, min(wanted, limit - max(map(len, prompts))))
+
+
+def replanned(plan: Plan, shop: Workshop, *, dtype: str, sampling: Mapping[str, Any] | None = None) -> Plan:
+    """The plan with its target in `dtype`, where that has one, and with these sampling options, where they are given."""
+    resolved = plan.resolved()
+    target = dict(resolved["target"])
+    if "dtype" in type(plan.parts[Kind.TARGET].options).model_fields:
+        target["dtype"] = dtype
+    return check(read({**resolved, "target": target, "sampling": dict(sampling or resolved["sampling"])}, shop), shop)

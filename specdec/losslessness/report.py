@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from specdec.losslessness.exact import TOLERANCE, ExactProof
+from specdec.losslessness.exact.distance import TOLERANCE, ExactProof
 
 
 @dataclass(frozen=True, slots=True)

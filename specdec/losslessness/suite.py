@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from specdec.config.resolved_spec import Plan, Workshop
 from specdec.errors import SpecdecError
-from specdec.losslessness.bitwise import prove_bitwise
-from specdec.losslessness.exact_level import prove_exact
+from specdec.losslessness.bitwise.level import prove_bitwise
+from specdec.losslessness.exact.level import prove_exact
 from specdec.losslessness.levels import SECONDS, Level, LevelResult, Progress
-from specdec.losslessness.runtime import prove_runtime
-from specdec.losslessness.sampled import prove_sampled
-from specdec.plans import Plan, Workshop
+from specdec.losslessness.runtime.level import prove_runtime
+from specdec.losslessness.sampled.level import prove_sampled
 
 
 @dataclass(frozen=True, slots=True)

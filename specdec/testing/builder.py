@@ -8,11 +8,11 @@ from specdec.drafters.ngram import NgramDrafter, NgramOptions
 from specdec.interfaces.compatibility import effective_draws
 from specdec.interfaces.declarations import Gives, Shape
 from specdec.interfaces.parts import Drafter, PartOptions, TreeBuilder, Verifier
-from specdec.losslessness.coins import NotAFunctionOfItsCoins
-from specdec.losslessness.enumeration import Draft, draft_law
-from specdec.losslessness.guards import with_smaller_drafts
-from specdec.losslessness.stand_ins import StandIn
-from specdec.plugins import Kind
+from specdec.losslessness.exact.checked_rng import NotAFunctionOfItsCoins
+from specdec.losslessness.exact.enumeration import Draft, draft_law
+from specdec.losslessness.exact.guards import with_smaller_drafts
+from specdec.losslessness.exact.toy_models import StandIn
+from specdec.plugins.registry import Kind
 from specdec.testing.draws import check_draws
 from specdec.testing.opening import Opened, opened, part_name
 from specdec.testing.proving import (

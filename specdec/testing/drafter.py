@@ -13,8 +13,8 @@ from specdec.interfaces.part_guard import PartGuard
 from specdec.interfaces.parts import BuildTools, Drafter, DraftSession, PartOptions, Target, TreeBuilder, Verifier
 from specdec.interfaces.proposals import Candidates, Distributions, DraftStart, Frontier, Proposal
 from specdec.interfaces.results import Committed, HiddenStates, Scored
-from specdec.losslessness.stand_ins import StandIn
-from specdec.plugins import Kind
+from specdec.losslessness.exact.toy_models import StandIn
+from specdec.plugins.registry import Kind
 from specdec.testing.opening import Opened, opened, part_name
 from specdec.testing.proving import HOT, SMALL, WIDE, decoder_of, models_of, prove_loop, prove_steps, target_of
 from specdec.testing.report import Checked, CheckFailed

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from specdec.losslessness.enumeration import Draft
+from specdec.losslessness.exact.enumeration import Draft
 from specdec.testing.report import CheckFailed
 from specdec.trees.draft_tree import DraftTree, Draw, TreeError
 

@@ -9,11 +9,11 @@ from specdec.drafters.tabular import Tabular as TabularDrafter
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.interfaces.compatibility import NamedDeclaration, mismatches
 from specdec.interfaces.parts import BuildTools, Drafter, PartOptions, Target, TreeBuilder, Verifier
-from specdec.losslessness.enumeration import Size, prove_run, prove_step, run_leaves, step_size
-from specdec.losslessness.exact import ExactProof
-from specdec.losslessness.guards import with_smaller_drafts
-from specdec.losslessness.proof_plan import CUTS
-from specdec.losslessness.stand_ins import StandIn, stand_in
+from specdec.losslessness.exact.budget import CUTS
+from specdec.losslessness.exact.distance import ExactProof
+from specdec.losslessness.exact.enumeration import Size, prove_run, prove_step, run_leaves, step_size
+from specdec.losslessness.exact.guards import with_smaller_drafts
+from specdec.losslessness.exact.toy_models import StandIn, stand_in
 from specdec.sampling.params import Sampling
 from specdec.targets.tabular import Tabular as TabularTarget
 from specdec.targets.tabular import TabularTargetOptions

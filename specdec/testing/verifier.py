@@ -8,7 +8,7 @@ import torch
 from specdec.errors import PluginError, SpecdecError
 from specdec.interfaces.declarations import Guarantee, Shape
 from specdec.interfaces.parts import BuildTools, PartOptions, Verifier
-from specdec.plugins import Kind
+from specdec.plugins.registry import Kind
 from specdec.sampling.logits_warper import Warp
 from specdec.sampling.params import Sampling
 from specdec.sampling.rng import seeded

@@ -11,8 +11,8 @@ from specdec.errors import SpecError
 from specdec.interfaces.results import Generation
 from specdec.sampling.params import Sampling
 from specdec.training.conversations import Messages
-from specdec.training.identity import target_name
-from specdec.training.own_lines import appending, check_target, known_lines
+from specdec.training.resumable_jsonl import appending, check_target, known_lines
+from specdec.training.target_identity import target_name
 
 QUEUE = 4
 """Batches of questions that are written down together."""

@@ -13,10 +13,9 @@ from specdec.errors import NumericsError
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
 from specdec.training.dataset import Batch, FeatureSet
-from specdec.training.optimizer import optimizers
-from specdec.training.processes import Processes
+from specdec.training.distributed import Processes
+from specdec.training.optimizer import learning_rate_share, optimizers
 from specdec.training.saving import save_head
-from specdec.training.schedule import learning_rate_share
 from specdec.training.spec import TrainingSpec
 from specdec.training.step import ALONE, batch_loss, draw_noise
 from specdec.training.validation import Borrowed, ChainAcceptance, chain_acceptance, rows_of_ids

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+from specdec.config.overrides import layered, override_documents
 from specdec.errors import SpecError
+from specdec.files.validation import validated
 from specdec.files.yaml_document import read_file
-from specdec.layering import layered, override_documents
-from specdec.spec import validated
 from specdec.training.spec import TrainingSpec
 
 

@@ -8,23 +8,26 @@ from typing import Any
 
 import torch
 
-from specdec.errors import TargetMismatch
+from specdec.errors import SpecError, TargetMismatch
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
 from specdec.targets.capability import text_config
 from specdec.targets.gguf_cache import unpacked_folder
 from specdec.targets.loading import load_model, load_tokenizer
 from specdec.targets.model_call import ModelCall
-from specdec.training.building import borrow, check_plan, draft_ids, fresh_head, fused_layers, head_config, head_sizes
+from specdec.training.checkpoint import head_as_left, read_checkpoint, restored
 from specdec.training.dataset import FeatureSet, coverage
+from specdec.training.distributed import Processes, processes
+from specdec.training.feature_store import FeatureStore
 from specdec.training.features import FeaturePlan
+from specdec.training.initialization import borrow, check_plan, draft_ids, fresh_head, fused_layers, head_config, head_sizes
 from specdec.training.loop import Trainer
-from specdec.training.places import check_places
-from specdec.training.processes import Processes, processes
-from specdec.training.resuming import head_as_left, read_checkpoint, restored
 from specdec.training.spec import TrainingSpec
-from specdec.training.store import FeatureStore
 from specdec.training.validation import Borrowed
+
+FILES = ("log.jsonl", "checkpoint.pt", "config.json")
+"""What a run writes into its output folder, beside `head`."""
+
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -132,3 +135,19 @@ def log_to(path: Path) -> Report:
 
 def _nothing(record: dict[str, Any]) -> None:
     """What processes other than the first report."""
+
+
+def check_places(spec: TrainingSpec) -> None:
+    """Raise SpecError where a folder is to be and a file is, or the other way round."""
+    for name, folder in (("features", spec.features), ("output", spec.output), ("output", spec.output / "head")):
+        if (other := _no_folder(folder)) is not None:
+            raise SpecError(f"{name}: {other} is a file, and a folder is to be there; give another name")
+    for name in FILES:
+        if (spec.output / name).is_dir():
+            raise SpecError(f"output: {spec.output / name} is a folder, and a file is to be written there; give another name")
+
+
+def _no_folder(path: Path) -> Path | None:
+    """What is there, of the path or a folder above it, and is no folder."""
+    there = next((place for place in (path, *path.parents) if place.exists()), None)
+    return None if there is None or there.is_dir() else there

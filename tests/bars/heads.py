@@ -12,11 +12,11 @@ from pathlib import Path
 import torch
 
 import specdec
-from specdec.bench.intervals import ratio_interval
+from specdec.bench.bootstrap import ratio_interval
 from specdec.bench.prompts import Selection, read_questions
 from specdec.interfaces.parts import BuildTools
-from specdec.search.acceptance_run import first_turns
 from specdec.targets.builtin import BuiltinOptions, BuiltinTarget
+from specdec.tree_search.acceptance_run import first_turns
 
 CHAIN = {"use": "chain", "length": 5}
 STATIC = {"use": "fixed", "file": "eagle-25"}

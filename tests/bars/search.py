@@ -16,15 +16,15 @@ import numpy
 import specdec
 from specdec.bench.prompts import Selection, read_questions
 from specdec.bench.provenance import provenance
+from specdec.config.library import library
 from specdec.interfaces.parts import BuildTools
-from specdec.library import library
 from specdec.performance.acceptance_profile import read_acceptance, write_acceptance
 from specdec.performance.cost_model import read_costs, write_costs
-from specdec.search.acceptance_run import AcceptancePlan, first_turns, measure_acceptance
-from specdec.search.cost_run import CostPlan, default_widths, measure_costs
-from specdec.search.hardware import Bounds, predicted, rates_for, replayed_tau, search_tree
-from specdec.search.values import expected_tokens
 from specdec.targets.builtin import BuiltinOptions, BuiltinTarget
+from specdec.tree_search.acceptance_run import AcceptancePlan, first_turns, measure_acceptance
+from specdec.tree_search.cost_run import CostPlan, default_widths, measure_costs
+from specdec.tree_search.expected_tokens import expected_tokens
+from specdec.tree_search.optimizer import Bounds, predicted, rates_for, replayed_tau, search_tree
 from specdec.trees.tree_file import read_tree
 from specdec.trees.tree_shape import TreeShape
 

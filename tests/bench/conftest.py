@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from specdec.bench.lineup import Choice, Lineup
+from specdec.bench.contenders import Choice, Lineup
 from specdec.bench.measurements import Answer, Cell, Counts, Header, Measurement, Results
 from specdec.bench.prompts import Selection, read_questions
 from specdec.bench.results import ResultsFile, read_results

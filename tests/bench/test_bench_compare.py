@@ -2,9 +2,9 @@
 
 import pytest
 
+from specdec.bench.bootstrap import Estimate
 from specdec.bench.compare import compare_results, overlap
 from specdec.bench.compare_table import comparison_lines
-from specdec.bench.intervals import Estimate
 from specdec.bench.measurements import Cell
 from specdec.errors import SpecError
 

@@ -7,7 +7,7 @@ import pytest
 
 from specdec.bench.compare import compare_results
 from specdec.bench.contender import Task, run_task
-from specdec.bench.lineup import Choice, Lineup
+from specdec.bench.contenders import Choice, Lineup
 from specdec.bench.measurements import Header
 from specdec.bench.results import ResultsFile, read_results
 from specdec.compose import load, workshop

@@ -7,9 +7,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from specdec.checks import check, read
 from specdec.cli import app
 from specdec.compose import workshop
+from specdec.config.resolver import check, read
 
 
 def run(*arguments: str):

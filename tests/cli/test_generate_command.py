@@ -222,7 +222,7 @@ CHATTY = """\
 import sys
 from specdec.contracts import DrafterDeclaration, Gives
 from specdec.drafters.none import NoDrafter
-from specdec.hookspecs import hookimpl
+from specdec.plugins.hookspecs import hookimpl
 from specdec.interfaces.parts import Drafter, PartOptions
 
 class Chatty(Drafter):

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from specdec.cli import app
 from specdec.performance.acceptance_profile import AcceptanceProfile, CalibrationBin, read_acceptance, write_acceptance
 from specdec.performance.cost_model import CostModel, DrafterCost, read_costs, write_costs
-from specdec.search.hardware import predicted
-from specdec.search.values import expected_tokens
+from specdec.tree_search.expected_tokens import expected_tokens
+from specdec.tree_search.optimizer import predicted
 from specdec.trees.tree_file import read_tree
 
 RATES = ((0.6, 0.2, 0.1), (0.5, 0.2, 0.1))

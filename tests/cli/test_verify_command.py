@@ -8,18 +8,18 @@ import pluggy
 import pytest
 from typer.testing import CliRunner
 
-from specdec import builtin_plugin, hookspecs
-from specdec.checks import check, read
 from specdec.cli import app
 from specdec.compose import workshop
-from specdec.hookspecs import hookimpl
+from specdec.config.library import library
+from specdec.config.resolved_spec import Workshop
+from specdec.config.resolver import check, read
 from specdec.interfaces.declarations import ALL_SHAPES, Guarantee, VerifierDeclaration
 from specdec.interfaces.parts import PartOptions, Verifier
 from specdec.interfaces.results import Verdict
-from specdec.library import library
-from specdec.losslessness.strategies import prove_strategy
-from specdec.plans import Workshop
-from specdec.plugins import registry_of
+from specdec.losslessness.exact.strategy import prove_strategy
+from specdec.plugins.hookspecs import hookimpl
+from specdec.plugins.registry import builtin as builtin_plugin
+from specdec.plugins.registry import hookspecs, registry_of
 from specdec.trees.draft_tree import Draw
 
 

@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, Gemma2Config, GPT2Config, GraniteConfig, LlamaConfig
 
-from specdec.checks import check, read
 from specdec.compose import workshop
+from specdec.config.resolver import check, read
 from specdec.drafters.eagle import EagleDrafter, EagleOptions
 from specdec.drafters.eagle3 import Eagle3Drafter, Eagle3Options
 from specdec.errors import CheckpointError, IncompatibleParts, PluginError, SpecError, TargetMismatch
@@ -21,7 +21,7 @@ from specdec.interfaces.declarations import DrafterDeclaration, Features, Gives
 from specdec.interfaces.parts import BuildTools
 from specdec.interfaces.proposals import DraftStart, Frontier
 from specdec.interfaces.results import HiddenStates
-from specdec.plugins import Kind
+from specdec.plugins.registry import Kind
 from specdec.targets.assembly import RunSettings, assemble
 from specdec.targets.huggingface import HuggingFaceTarget
 from specdec.targets.tabular import Tabular, TabularTargetOptions

@@ -5,15 +5,15 @@ import math
 import pytest
 
 import specdec
-from specdec.checks import check, read
 from specdec.compose import workshop
+from specdec.config.resolver import check, read
 from specdec.drafters.mixture import MixtureDrafter, MixtureOptions
 from specdec.errors import IncompatibleParts, SpecError, TargetMismatch
 from specdec.interfaces.declarations import DrafterDeclaration, Features, Gives
 from specdec.interfaces.parts import BuildTools, Drafter, DraftSession, PartOptions
 from specdec.interfaces.proposals import Candidates, DraftStart, Frontier
 from specdec.interfaces.results import Committed, HiddenStates, Scored
-from specdec.plugins import Kind
+from specdec.plugins.registry import Kind
 from specdec.trees.draft_tree import TreeSketch
 
 TABLE = {"use": "tabular", "vocab": 6, "random": {"order": 3, "seed": 1, "sharpness": 3}}

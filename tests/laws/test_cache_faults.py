@@ -3,8 +3,8 @@
 import pytest
 from transformers import AutoConfig
 
-from specdec.checks import check, read
 from specdec.compose import workshop
+from specdec.config.resolver import check, read
 from specdec.decoding.requests import Request
 from specdec.drafters.ngram import NgramDrafter, NgramOptions
 from specdec.errors import IncompatibleParts, SpecError

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from specdec.checks import check, read
 from specdec.compose import build, workshop
+from specdec.config.resolver import check, read
+from specdec.config.strategy_spec import StrategySpec
 from specdec.errors import IncompatibleParts, SpecError
-from specdec.plugins import Kind
-from specdec.spec import StrategySpec
+from specdec.plugins.registry import Kind
 
 GOLDEN = Path(__file__).parent.parent / "data" / "spec_defaults.json"
 TABLE = {"use": "tabular", "vocab": 6, "random": {"seed": 1}}

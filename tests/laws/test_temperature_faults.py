@@ -6,7 +6,7 @@ import pytest
 
 from specdec.decoding.requests import Request
 from specdec.drafters.tabular import TabularDrafterOptions
-from specdec.losslessness.enumeration import prove_step
+from specdec.losslessness.exact.enumeration import prove_step
 from specdec.sampling.params import Sampling
 from specdec.tree_builders.chain import Chain, ChainOptions
 from specdec.tree_builders.sampled import Sampled, SampledOptions

@@ -7,7 +7,7 @@ from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.drafters.vocabulary import check_vocabularies
 from specdec.errors import TargetMismatch
 from specdec.interfaces.parts import BuildTools, TextCodec
-from specdec.losslessness.enumeration import prove_step
+from specdec.losslessness.exact.enumeration import prove_step
 from specdec.sampling.params import Sampling
 from specdec.tree_builders.chain import Chain, ChainOptions
 from specdec.tree_builders.fixed import Fixed, FixedOptions

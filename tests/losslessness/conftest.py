@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from specdec.checks import check, read
+from specdec.config.resolver import check, read
 
 TABLE = {"use": "tabular", "vocab": 8, "random": {"order": 2, "seed": 3}}
 Q_TABLE = {"use": "tabular", "vocab": 8, "random": {"order": 2, "seed": 4}}

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from specdec.cli import app
-from specdec.losslessness.callables import ask, find_callable
+from specdec.losslessness.external.callables import ask, find_callable
 from specdec.losslessness.levels import Level
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "proving.md"

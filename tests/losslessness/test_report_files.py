@@ -5,8 +5,7 @@ import socket
 import pytest
 
 from specdec.errors import SpecError
-from specdec.losslessness.curves import Curve
-from specdec.losslessness.levels import Level, LevelResult, Outcome, exit_code
+from specdec.losslessness.levels import Curve, Level, LevelResult, Outcome, exit_code
 from specdec.losslessness.report_files import finite, report_data, report_folder, surroundings, write_report
 from specdec.losslessness.suite import Verification
 

@@ -6,8 +6,8 @@ from safetensors.torch import save_file
 
 from specdec.heads.config import HeadConfig, Inputs
 from specdec.interfaces.parts import TextCodec
-from specdec.training.building import fresh_head
 from specdec.training.dataset import Batch, FeatureSet
+from specdec.training.initialization import fresh_head
 from specdec.training.loop import Trainer
 from specdec.training.spec import TrainingSpec
 from specdec.training.validation import Borrowed

@@ -1,7 +1,6 @@
 import pytest
 
-from specdec.training.card import CardFacts, write_card
-from specdec.training.curves import read_log
+from specdec.training.card import CardFacts, read_log, write_card
 from specdec.training.run import log_to
 
 

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 from specdec.cli import app
 from specdec.errors import SpecError
 from specdec.training.distill import DistillPlan, distill, questions_of
-from specdec.training.identity import same_target, target_name
+from specdec.training.target_identity import same_target, target_name
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaConfig, LlamaForC
 
 from specdec.errors import SpecError, TargetMismatch
 from specdec.targets.model_call import ModelCall
-from specdec.training.building import borrow, check_plan
 from specdec.training.conversations import Conversation, is_held_out, prompt_key
 from specdec.training.dataset import FeatureSet
+from specdec.training.feature_store import FeatureStore
 from specdec.training.features import FeaturePlan, fingerprint, read_shard, write_shard
+from specdec.training.initialization import borrow, check_plan
 from specdec.training.spec import DataSpec, SourceSpec
-from specdec.training.store import FeatureStore
 
 VOCAB = 60
 SHORT = '{"question": "a", "answer": "b"}\n'

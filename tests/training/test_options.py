@@ -8,8 +8,8 @@ from transformers import GPT2Config, OPTConfig
 from specdec.errors import SpecdecWarning, SpecError
 from specdec.heads.config import Inputs
 from specdec.heads.eagle import EagleHead
-from specdec.training.building import draft_ids, fresh_head, fused_layers, head_config, head_sizes
 from specdec.training.dataset import FeatureSet
+from specdec.training.initialization import draft_ids, fresh_head, fused_layers, head_config, head_sizes
 from specdec.training.optimizer import optimizers
 from specdec.training.reading import read_training_spec
 from specdec.training.spec import HeadSpec, NoiseSpec, OptimizerSpec, TrainingSpec

@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from specdec.errors import CheckpointError, SpecError
-from specdec.training.curves import read_log
-from specdec.training.places import check_places
-from specdec.training.resuming import head_as_left, read_checkpoint, restored
-from specdec.training.run import log_to
+from specdec.training.card import read_log
+from specdec.training.checkpoint import head_as_left, read_checkpoint, restored
+from specdec.training.run import check_places, log_to
 from specdec.training.saving import save_head
 from specdec.training.validation import ChainAcceptance
 

@@ -6,9 +6,9 @@ from typer.testing import CliRunner
 
 from specdec.cli import app
 from specdec.errors import SpecError
-from specdec.training.processes import Processes
+from specdec.training.distributed import Processes
+from specdec.training.feature_store import Cost
 from specdec.training.run import _prepare
-from specdec.training.store import Cost
 
 
 class Written:

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from specdec.heads.config import Inputs
-from specdec.training.building import fresh_head
+from specdec.training.initialization import fresh_head
 from specdec.training.spec import LossSpec
 from specdec.training.step import batch_loss
 

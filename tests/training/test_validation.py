@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from specdec.heads.config import Inputs
-from specdec.training.building import fresh_head
+from specdec.training.initialization import fresh_head
 from specdec.training.validation import DEPTH, chain_acceptance
 
 

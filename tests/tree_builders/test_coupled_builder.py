@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from tabular_cases import Case, drawn_case, tabular_decoder
 
 from specdec.decoding.decoder import Decoder
 from specdec.drafters.tabular import TabularDrafterOptions
@@ -11,9 +12,8 @@ from specdec.errors import PluginError
 from specdec.interfaces.compatibility import NamedDeclaration, mismatches
 from specdec.interfaces.declarations import Shape
 from specdec.interfaces.parts import BuildTools, PartOptions
-from specdec.losslessness.cases import Case, drawn_case, tabular_decoder
-from specdec.losslessness.enumeration import prove_run, prove_step
-from specdec.losslessness.transport import coupled_acceptance
+from specdec.losslessness.exact.acceptance_bound import coupled_acceptance
+from specdec.losslessness.exact.enumeration import prove_run, prove_step
 from specdec.sampling.enumeration import outcomes
 from specdec.sampling.logits_warper import Warp
 from specdec.sampling.params import Sampling

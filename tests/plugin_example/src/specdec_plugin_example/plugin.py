@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from specdec.hookspecs import hookimpl
 from specdec.interfaces.parts import Drafter
+from specdec.plugins.hookspecs import hookimpl
 
 
 @hookimpl

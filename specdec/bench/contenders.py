@@ -1,0 +1,227 @@
+"""Who takes part: strategies on one target, plain decoding on the same, and transformers' own ways; models are shared."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from specdec.bench.baselines import (
+    ASSISTED,
+    GENERATE,
+    LOOKUP,
+    Peer,
+    peer_contender,
+    peer_of,
+    reference_model,
+    runs_on_transformers,
+)
+from specdec.bench.contender import Contender, Task, Timed, run_task
+from specdec.bench.measurements import PLAIN
+from specdec.compose import build, target_override
+from specdec.config.resolved_spec import Chosen, Plan, Workshop
+from specdec.config.resolver import built, check, read
+from specdec.decoding.decoder import Decoder
+from specdec.errors import SpecError
+from specdec.interfaces.parts import BuildTools, Target
+from specdec.plugins.registry import Kind
+from specdec.sampling.params import Sampling
+
+PLAIN_PARTS = {"drafter": {"use": "none"}, "tree": {"use": "chain"}, "verifier": {"use": "match"}}
+
+SHARED = frozenset({"temperature", "top_k", "top_p", "min_p", "seed", "draft"})
+"""Sampling keys that a spec may set: the benchmark's own settings replace them (`draft` stays), so that all decode one law."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What the user asked for. peers: None for those that fit; assistant: a draft model's folder or hub id."""
+
+    strategies: Sequence[str]
+    settings: Sequence[str] = ()
+    target: str | None = None
+    peers: Sequence[str] | None = None
+    assistant: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loaded:
+    """Contenders with their models in memory; they share `target`."""
+
+    target: Target
+    contenders: tuple[Contender, ...]
+
+
+@dataclass(slots=True)
+class Models:
+    """Loaded targets by what they were loaded from."""
+
+    loaded: dict[str, Target] = field(default_factory=dict)
+
+    def of(self, part: Chosen, tools: BuildTools) -> Target:
+        """The model of this part, loaded when it is first asked for."""
+        if (key := identity(part)) not in self.loaded:
+            self.loaded[key] = built(part, tools)
+        return self.loaded[key]
+
+
+def identity(part: Chosen) -> str:
+    """The same for parts that load the same thing."""
+    return json.dumps([part.name, part.options.model_dump(mode="json")], sort_keys=True)
+
+
+class Lineup:
+    """The contenders of a choice, checked before a weight is read. Raises SpecError and IncompatibleParts at once."""
+
+    def __init__(self, choice: Choice, shop: Workshop, dtypes: Sequence[str] = ()) -> None:
+        if not choice.strategies:
+            raise SpecError("nothing to compare: name at least one strategy")
+        self._choice = choice
+        self._shop = shop
+        self._plans = self._checked(None)
+        for dtype in dtypes:
+            self._checked(dtype)
+        target = self._target(self._plans)
+        self._assistant = self._assistant_part(target)
+        self._peers = self._chosen_peers(target)
+
+    @property
+    def names(self) -> list[str]:
+        """Plain decoding, the strategies, then the peers."""
+        return [*self._plans, *(peer.name for peer in self._peers)]
+
+    def describe(self) -> dict[str, Any]:
+        """By name what each contender is: for the header of a results file."""
+        described: dict[str, Any] = {name: _described(plan) for name, plan in self._plans.items()}
+        for peer in self._peers:
+            assistant = None if not peer.assisted or self._assistant is None else _part(self._assistant)
+            described[peer.name] = {"peer": peer.name, "prompt_lookup_num_tokens": peer.lookup, "assistant": assistant}
+        return described
+
+    def load(self, dtype: str | None) -> Loaded:
+        """Load everything, each model once."""
+        plans, models = self._checked(dtype), Models()
+        first = next(iter(plans.values()))
+        tools = BuildTools(find_tree=first.find_tree)
+        target = models.of(first.parts[Kind.TARGET], tools)
+        contenders = [_contender(name, plan, self._shop, target, models) for name, plan in plans.items()]
+        if self._peers:
+            model = reference_model(first.parts[Kind.TARGET])
+            assisted = any(peer.assisted for peer in self._peers)
+            assistant = reference_model(self._assistant) if assisted and self._assistant is not None else None
+            contenders += [peer_contender(peer, model, assistant) for peer in self._peers]
+        return Loaded(target, tuple(contenders))
+
+    def _checked(self, dtype: str | None) -> dict[str, Plan]:
+        """The plans of plain decoding and of the strategies, by the names that results call them."""
+        choice, shop = self._choice, self._shop
+        overrides = {} if choice.target is None else target_override(choice.target, shop.registry)
+        overrides |= {} if dtype is None else {"target.dtype": dtype}
+        plans: dict[str, Plan] = {}
+        for strategy in choice.strategies:
+            plan = check(read(strategy, shop, settings=choice.settings, overrides=overrides), shop)
+            _refuse_own_law(plan)
+            _refuse_replaced(choice.settings, plan)
+            plans[_free_name(plan.spec.name, [PLAIN, *plans])] = plan
+        target = self._target(plans)
+        mapping = {"name": PLAIN, **PLAIN_PARTS, "target": _part(target)}
+        return {PLAIN: check(read(mapping, shop), shop), **plans}
+
+    def _target(self, plans: Mapping[str, Plan]) -> Chosen:
+        targets = {name: plan.parts[Kind.TARGET] for name, plan in plans.items()}
+        first = next(iter(targets.values()))
+        if others := [name for name, part in targets.items() if identity(part) != identity(first)]:
+            raise SpecError(
+                f"{next(iter(targets))} and {', '.join(others)} have different targets; speed-ups are against the same target: "
+                "--target or --set names one for all"
+            )
+        return first
+
+    def _assistant_part(self, target: Chosen) -> Chosen | None:
+        """The draft model of assisted generation: the one that was named, else a strategy's."""
+        if self._choice.assistant is not None:
+            spec = {**PLAIN_PARTS, "name": "assistant", **target_override(self._choice.assistant, self._shop.registry)}
+            return check(read(spec, self._shop), self._shop).parts[Kind.TARGET]
+        drafts = (part for plan in self._plans.values() for part in plan.nested.values())
+        return next((p for p in drafts if runs_on_transformers(p) and identity(p) != identity(target)), None)
+
+    def _chosen_peers(self, target: Chosen) -> list[Peer]:
+        asked = self._choice.peers
+        if asked is None:
+            names = [GENERATE, LOOKUP, *([ASSISTED] if self._assistant is not None else [])]
+            return [peer_of(name) for name in names] if runs_on_transformers(target) else []
+        peers = [peer_of(name) for name in dict.fromkeys(asked)]
+        if peers and not runs_on_transformers(target):
+            raise SpecError(f"target '{target.name}' is no transformers model: leave out --peer")
+        if self._assistant is None and any(peer.assisted for peer in peers):
+            raise SpecError(f"{ASSISTED} needs a draft model: --assistant names one, or a strategy whose drafter has one")
+        return peers
+
+
+def _contender(name: str, plan: Plan, shop: Workshop, target: Target, models: Models) -> Contender:
+    tools = BuildTools(find_tree=plan.find_tree, sampling_seed=plan.spec.sampling.seed)
+    nested = {option: models.of(part, tools) for option, part in plan.nested.items()}
+    decoder = build(plan, shop, target=target, models=nested)
+    return Contender(name, Drafted(decoder, plan.spec.sampling).answer)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drafted:
+    """A decoder under the benchmark's sampling, and its own cuts for drawn drafts."""
+
+    decoder: Decoder
+    own: Sampling
+
+    def answer(self, task: Task) -> Timed:
+        """Decode the task."""
+        sampling = task.sampling.model_copy(update={"draft": self.own.draft})
+        return run_task(self.decoder, replace(task, sampling=sampling))
+
+
+def _described(plan: Plan) -> dict[str, Any]:
+    draft = plan.spec.sampling.draft
+    spec = {**plan.resolved(), "sampling": {"draft": None if draft is None else draft.model_dump(mode="json")}}
+    tree, verifier = plan.parts[Kind.TREE].declares, plan.parts[Kind.VERIFIER].declares
+    return {"spec": spec, "shape": tree.shape.value, "guarantee": verifier.guarantee.value}
+
+
+def _part(part: Chosen) -> dict[str, Any]:
+    return {"use": part.name, **part.options.model_dump(mode="json", exclude_none=True)}
+
+
+def _refuse_own_law(plan: Plan) -> None:
+    """Raise SpecError for a spec that would decode another law than the others."""
+    usual = Sampling()
+    own = [
+        name
+        for name in type(usual).model_fields
+        if name not in SHARED and getattr(plan.spec.sampling, name) != getattr(usual, name)
+    ]
+    if own:
+        raise SpecError(
+            f"{plan.label}: sampling.{own[0]} is set; a benchmark decodes the same law with every strategy: "
+            "temperature, top-k and top-p are its own options"
+        )
+
+
+def _refuse_replaced(settings: Sequence[str], plan: Plan) -> None:
+    """Raise SpecError for a `--set` of a value that the benchmark's own settings would replace without a word."""
+    usual = Sampling()
+    for setting in settings:
+        keys = [key.strip() for key in setting.partition("=")[0].split(".")]
+        if keys[0] != "sampling":
+            continue
+        for name in SHARED - {"draft"}:
+            whole = len(keys) == 1 and getattr(plan.spec.sampling, name) != getattr(usual, name)
+            if whole or keys[1:2] == [name]:
+                raise SpecError(
+                    f"--set {setting}: a benchmark sets sampling.{name} itself; "
+                    "its own options are --temperature, --top-k, --top-p and --seed"
+                )
+
+
+def _free_name(name: str, taken: Sequence[str]) -> str:
+    number = 2
+    free = name
+    while free in taken:
+        free, number = f"{name}#{number}", number + 1
+    return free

@@ -1,0 +1,88 @@
+"""The parts that a spec chooses, before they are built."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from specdec.config.library import Library
+from specdec.config.strategy_spec import StrategySpec
+from specdec.interfaces.declarations import DrafterDeclaration
+from specdec.interfaces.parts import PartOptions
+from specdec.interfaces.results import united
+from specdec.plugins.registry import Kind, Registry
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """The parts and files that specs may name."""
+
+    registry: Registry
+    library: Library
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A part that a spec names, with its options and what it declares."""
+
+    kind: Kind
+    name: str
+    cls: type[Any]
+    options: PartOptions
+    declares: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A spec that passed every check and can be built.
+
+    nested: further models of the drafter, by option (`parts.0.model` for one of a part). drafters: those that it asks.
+    """
+
+    spec: StrategySpec
+    parts: Mapping[Kind, Chosen]
+    nested: Mapping[str, Chosen]
+    library: Library
+    folder: Path
+    label: str
+    drafters: tuple[Chosen, ...] = ()
+
+    def find_tree(self, name: str) -> Path:
+        """The file of a tree that the spec names; paths start at the spec's folder."""
+        return self.library.find_tree(name, near=self.folder)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What could not be checked without loading."""
+        models = {"target": self.parts.get(Kind.TARGET), **{f"drafter.{k}": part for k, part in self.nested.items()}}
+        unread = [key for key, part in models.items() if part is not None and part.declares.vocab_size is None]
+        unread += ["drafter"] if self.parts[Kind.DRAFTER].declares.unread else []
+        return tuple(f"{key}: not checked: its configuration is out of reach until it is loaded" for key in unread)
+
+    def resolved(self) -> dict[str, Any]:
+        """The spec as plain data with every default spelled out; reading it again gives the same plan."""
+        head = {k: getattr(self.spec, k) for k in ("name", "source", "description") if getattr(self.spec, k) is not None}
+        parts = {kind.value: self._part(chosen) for kind, chosen in self.parts.items()}
+        sampling = self.spec.sampling.model_dump(mode="json", exclude_none=True)
+        draft = self.spec.sampling.draft_cuts.model_dump(mode="json", exclude_none=True)
+        return {**head, **parts, "sampling": {**sampling, "draft": draft}, "allow_lossy": self.spec.allow_lossy}
+
+    def _part(self, chosen: Chosen) -> dict[str, Any]:
+        """A part with all options; files of the library go by their names."""
+        names = {str(path): name for name, path in self.library.trees().items()}
+        options = chosen.options.model_dump(mode="json", exclude_none=True)
+        if chosen.kind is Kind.DRAFTER and self.drafters and chosen not in self.drafters:
+            options["parts"] = [self._part(part) for part in self.drafters]
+        return {"use": chosen.name, **{k: names.get(v, v) if isinstance(v, str) else v for k, v in options.items()}}
+
+
+def with_parts(drafter: Chosen, parts: Sequence[Chosen]) -> Chosen:
+    """The drafter that also declares what the drafters need that it asks."""
+    declares: DrafterDeclaration = drafter.declares
+    together = replace(
+        declares,
+        features=united(declares.features, [part.declares.features for part in parts]),
+        made_for=(*declares.made_for, *(sizes for part in parts for sizes in part.declares.made_for)),
+        unread=declares.unread or any(part.declares.unread for part in parts),
+    )
+    return replace(drafter, declares=together)

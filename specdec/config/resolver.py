@@ -1,0 +1,214 @@
+"""The checks of a spec that need no weights: shape, names, fit."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from specdec.config.compatibility_report import Fit, declaration_fault, fit
+from specdec.config.resolved_spec import Chosen, Plan, Workshop, with_parts
+from specdec.config.strategy_spec import Reading, StrategySpec, read_spec
+from specdec.errors import IncompatibleParts, PluginError, SpecdecError, SpecError
+from specdec.files.validation import validated
+from specdec.files.yaml_document import KeyPath, Origin, Problem
+from specdec.interfaces.compatibility import NamedDeclaration
+from specdec.interfaces.declarations import TargetDeclaration
+from specdec.interfaces.part_guard import PartGuard
+from specdec.interfaces.parts import BuildTools, Target
+from specdec.plugins.registry import BASES, Kind
+
+__all__ = ["Chosen", "Plan", "Workshop", "built", "check", "declaration_of", "read"]
+
+
+def read(
+    source: str | Path | Mapping[str, Any],
+    shop: Workshop,
+    *,
+    settings: Sequence[str] = (),
+    overrides: Mapping[str, Any] | None = None,
+) -> Reading:
+    """The spec of a name, a path or a mapping, not yet checked. Raises SpecError where there is no such file."""
+    found = source if isinstance(source, Mapping) else shop.library.find_strategy(str(source))
+    return read_spec(found, find_strategy=shop.library.find_strategy, settings=settings, overrides=overrides)
+
+
+def check(reading: Reading, shop: Workshop, *, target: Target | None = None) -> Plan:
+    """Shape, names and fit; no weights are read. `target` stands for the spec's own, already loaded.
+
+    Raises SpecError or IncompatibleParts with everything that is wrong.
+    """
+    checker = _Checker(reading, shop)
+    parts = {kind: checker.choose(kind) for kind in Kind if not (kind is Kind.TARGET and target is not None)}
+    chosen = {kind: part for kind, part in parts.items() if part is not None}
+    drafters = checker.drafters(chosen[Kind.DRAFTER]) if Kind.DRAFTER in chosen else ()
+    nested = checker.nested(chosen[Kind.DRAFTER]) if Kind.DRAFTER in chosen else {}
+    for number, part in enumerate(drafters):
+        nested |= {f"parts.{number}.{k}": model for k, model in checker.nested(part, at=("parts", number)).items()}
+    if drafters:
+        chosen[Kind.DRAFTER] = with_parts(chosen[Kind.DRAFTER], drafters)
+    checker.resolve(chosen)
+    declared = {kind: NamedDeclaration(part.name, part.declares) for kind, part in chosen.items()}
+    if target is not None:
+        declared[Kind.TARGET] = NamedDeclaration(type(target).name, declaration_of(target))
+    allow_lossy = reading.document.data.get("allow_lossy") is True
+    result = fit(declared, shop.registry, allow_lossy=allow_lossy)
+    _raise_if_any(reading, [*reading.problems, *checker.problems], result)
+    if reading.spec is None:
+        raise SpecError(f"{reading.label}: cannot be read")
+    return Plan(reading.spec, chosen, nested, shop.library, reading.folder, reading.label, drafters)
+
+
+def declaration_of(target: Target) -> TargetDeclaration:
+    """What a loaded target declares by its facts."""
+    facts = target.facts
+    return TargetDeclaration(
+        vocab_size=facts.vocab_size,
+        num_layers=facts.num_layers,
+        max_positions=facts.max_positions,
+        no_trees_because=None if facts.trees else "it scores one token at a time",
+        hidden_size=facts.hidden_size,
+    )
+
+
+class _Checker:
+    """Looks up the parts of one spec and collects what is wrong with them."""
+
+    def __init__(self, reading: Reading, shop: Workshop) -> None:
+        self._document = reading.document
+        self._folder = reading.folder
+        self._shop = shop
+        self.problems: list[Problem] = []
+
+    def find_tree(self, name: str) -> Path:
+        return self._shop.library.find_tree(name, near=self._folder)
+
+    def choose(self, kind: Kind) -> Chosen | None:
+        """The part of this kind; None if something keeps it from being known."""
+        field = StrategySpec.model_fields[kind.value]
+        raw = self._document.data.get(kind.value)
+        if raw is None and not field.is_required():
+            return self.part(kind, {"use": field.default.use}, (kind.value,))
+        return self.part(kind, raw, (kind.value,)) if isinstance(raw, Mapping) and _is_part(raw) else None
+
+    def part(self, kind: Kind, raw: Mapping[str, Any], path: KeyPath) -> Chosen | None:
+        try:
+            cls = self._shop.registry.find(kind, raw["use"])
+        except SpecdecError as error:
+            self.problems.append(self._document.problem((*path, "use"), str(error)))
+            return None
+        given = {k: v for k, v in raw.items() if k != "use"}
+        guard = PartGuard(kind, cls, self._shop.registry.parts[kind][raw["use"]].package)
+        with guard:
+            context = {"find_tree": self.find_tree, "folder": self._folder}
+            options, problems = validated(cls.Options, given, self._document, path, context)
+        self.problems += problems
+        if options is None:
+            return None
+        try:
+            with guard:
+                declares = cls.declares(options)
+        except PluginError:
+            raise
+        except SpecdecError as error:
+            self.problems.append(self._document.problem(path, str(error)))
+            return None
+        if (fault := declaration_fault(kind, declares)) is not None:
+            raise PluginError(f"{guard.label} {fault}")
+        return Chosen(kind, raw["use"], cls, options, declares)
+
+    def drafters(self, drafter: Chosen) -> tuple[Chosen, ...]:
+        """The further drafters that the drafter declares; without those that are faulty."""
+        found = []
+        for number, raw in enumerate(drafter.declares.drafters):
+            path: KeyPath = (Kind.DRAFTER.value, "parts", number)
+            if not _is_part(raw):
+                at = (*path, *list(raw)[:1]) if isinstance(raw, Mapping) else path
+                self.problems.append(self._document.problem(at, f"got {raw!r}, expected a drafter such as {{use: NAME}}"))
+                continue
+            part = self.part(Kind.DRAFTER, raw, path)
+            if part is None:
+                continue
+            if part.declares.drafters or not part.declares.drafts:
+                why = "asks others itself; list its parts here instead" if part.declares.drafters else "drafts nothing"
+                self.problems.append(self._document.problem((*path, "use"), f"drafter '{part.name}' {why}"))
+                continue
+            found.append(part)
+        return tuple(found)
+
+    def nested(self, drafter: Chosen, at: KeyPath = ()) -> dict[str, Chosen]:
+        """The further models that the drafter declares."""
+        found = {}
+        for option, raw in drafter.declares.targets:
+            path: KeyPath = (Kind.DRAFTER.value, *at, option)
+            spec = {"use": "huggingface", "model": raw} if isinstance(raw, str) else raw
+            if not _is_part(spec):
+                self.problems.append(self._document.problem(path, f"got {raw!r}, expected a target such as {{use: NAME}}"))
+                continue
+            part = self.part(Kind.TARGET, spec, path)
+            if part is not None:
+                found[option] = part
+                if part.declares.no_decoding_because is not None:
+                    self.problems.append(self._document.problem(path, f"cannot draft: {part.declares.no_decoding_because}"))
+        return found
+
+    def resolve(self, chosen: Mapping[Kind, Chosen]) -> None:
+        """Find the tree files that the builder names, by building it: it holds no weights."""
+        part = chosen.get(Kind.TREE)
+        if part is None:
+            return
+        asked: list[str] = []
+
+        def find(name: str) -> Path:
+            asked.append(name)
+            return self.find_tree(name)
+
+        try:
+            built(part, BuildTools(find_tree=find))
+        except PluginError:
+            raise
+        except SpecdecError as error:
+            values = self._document.data.get(Kind.TREE.value, {})
+            key = next((k for k, v in values.items() if k != "use" and v in asked), None)
+            path: KeyPath = (Kind.TREE.value,) if key is None else (Kind.TREE.value, key)
+            self.problems.append(self._document.problem(path, str(error)))
+
+
+def built(part: Chosen, tools: BuildTools) -> Any:
+    """The part itself. Raises PluginError where its class fails, or returns something else."""
+    guard = PartGuard(part.kind, part.cls)
+    with guard:
+        made = part.cls.build(part.options, tools)
+    if not isinstance(made, BASES[part.kind]):
+        raise PluginError(f"{guard.label} was built as {type(made).__name__}, not as a {BASES[part.kind].__name__}")
+    return made
+
+
+def _is_part(raw: Any) -> bool:
+    return isinstance(raw, Mapping) and isinstance(raw.get("use"), str)
+
+
+def _raise_if_any(reading: Reading, problems: Sequence[Problem], result: Fit) -> None:
+    unique = dict.fromkeys(problems)
+    lines = [str(p) for p in sorted(unique, key=lambda p: (p.origin.source, p.origin.line or 0))]
+    misfits = _misfit_lines(reading, result) if result.broken else []
+    if lines:
+        raise SpecError("\n".join([*lines, *misfits]))
+    if misfits:
+        raise IncompatibleParts("\n".join(misfits))
+
+
+def _misfit_lines(reading: Reading, result: Fit) -> list[str]:
+    lines = [f"{reading.label}: these parts do not fit together"]
+    for mismatch in result.broken:
+        origins = dict.fromkeys(reading.document.origin((field,)) for field in mismatch.fields)
+        lines.append(f"  {_places(list(origins), reading.label)}  {mismatch.message}")
+    for kind, names in result.fitting.items():
+        lines.append(f"  {kind.plural} that fit: {', '.join(names) or 'none'}")
+    return lines
+
+
+def _places(origins: Sequence[Origin], label: str) -> str:
+    """'lines 7, 8'; another file or an override is named in full."""
+    here = sorted(o.line for o in origins if o.source == label and o.line is not None)
+    others = [str(o) for o in origins if o.source != label]
+    numbers = f"line{'s' if len(here) > 1 else ''} {', '.join(map(str, here))}" if here else ""
+    return ", ".join([*([numbers] if numbers else []), *others]) or "given"

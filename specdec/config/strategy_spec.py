@@ -1,0 +1,129 @@
+"""What a strategy file says, and how one is read: every mistake at once, each with its file and line."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from specdec.config.overrides import at_key, layered, override_documents, wholes_first
+from specdec.errors import SpecdecError
+from specdec.files.validation import validated
+from specdec.files.yaml_document import Document, Origin, Problem, from_mapping, read_file
+from specdec.sampling.params import Sampling
+
+
+class PartSpec(BaseModel):
+    """A part by name, and its options."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    use: Annotated[str, Field(min_length=1, description="the part's name")]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """All keys but `use`."""
+        return dict(self.model_extra or {})
+
+
+class StrategySpec(BaseModel):
+    """One composed decoder."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Annotated[str, Field(min_length=1, description="what outputs call it; unset: the file's name")]
+    source: Annotated[str | None, Field(description="the paper or idea that it follows")] = None
+    description: Annotated[str | None, Field(description="one line for `specdec list`")] = None
+    target: Annotated[PartSpec, Field(description="the model whose distribution is reproduced")] = PartSpec(use="builtin")
+    drafter: Annotated[PartSpec, Field(description="what proposes tokens")]
+    tree: Annotated[PartSpec, Field(description="the draft's shape and how its tokens are picked")] = PartSpec(use="chain")
+    verifier: Annotated[PartSpec, Field(description="the rule that accepts tokens")] = PartSpec(use="match")
+    sampling: Annotated[Sampling, Field(description="how logits become probabilities")] = Sampling()
+    allow_lossy: Annotated[bool, Field(description="permit a verifier whose output is not the target's law")] = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A spec as far as it could be read. spec: None if it cannot be made sense of; folder: where relative paths start."""
+
+    spec: StrategySpec | None
+    document: Document
+    problems: tuple[Problem, ...]
+    folder: Path
+
+    @property
+    def label(self) -> str:
+        """What errors call the spec: its file, mostly."""
+        return self.document.origins[()].source
+
+
+def read_spec(
+    source: Path | Mapping[str, Any],
+    *,
+    find_strategy: Callable[[str], Path],
+    settings: Sequence[str] = (),
+    overrides: Mapping[str, Any] | None = None,
+) -> Reading:
+    """The spec of a file or a mapping, `extends` followed, with overrides laid over.
+
+    settings: texts `a.b=value`. overrides: {dotted key: value}. Whole parts are laid over before keys inside them, whatever
+    their order, so that no key is lost; of two values for one key the later holds, and settings come after overrides.
+    Raises SpecError only where there is nothing to check at all: no such file, or no YAML.
+    """
+    if isinstance(source, Path):
+        document, folder, default_name = read_file(source), source.parent, source.stem
+    else:
+        document, folder, default_name = from_mapping(source, "the given mapping"), Path(), "unnamed"
+    merged = _extended(document, folder, find_strategy, seen=(source.resolve(),) if isinstance(source, Path) else ())
+    merged = replace(merged, data={**_default_parts(), **merged.data})
+    top = document.origins[()]
+    given = [at_key(k.split("."), _plain(v), Origin(f"argument {k}={v!r}")) for k, v in (overrides or {}).items()]
+    layers, problems = override_documents(settings)
+    for layer in wholes_first([*given, *layers]):
+        merged = replace(layered(merged, layer), data=_named(layered(merged, layer).data, merged.data))
+    data = {"name": default_name, **{k: v for k, v in merged.data.items() if k != "extends"}}
+    merged = Document(data, {**merged.origins, (): top}, merged.problems)
+    spec, shape_problems = validated(StrategySpec, data, merged, ())
+    if any(problem.key == "extends" for problem in merged.problems):
+        shape_problems = [problem for problem in shape_problems if problem.message != "is required"]
+    return Reading(spec, merged, (*merged.problems, *problems, *shape_problems), folder)
+
+
+def _default_parts() -> dict[str, Any]:
+    """The parts that a spec may leave out, so that an override of one of their options has something to override."""
+    fields = StrategySpec.model_fields.items()
+    return {name: {"use": field.default.use} for name, field in fields if isinstance(field.default, PartSpec)}
+
+
+def _named(data: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """An override keeps the name of what it overrides."""
+    return {**{k: before[k] for k in ("name", "description") if k in before}, **data}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(exclude_unset=True)
+    return value
+
+
+def _extended(document: Document, folder: Path, find_strategy: Callable[[str], Path], seen: tuple[Path, ...]) -> Document:
+    """`document` over the specs that it extends, nearest first; a fault of the chain is added to its problems."""
+    parent = document.data.get("extends")
+    if parent is None:
+        return document
+    if not isinstance(parent, str):
+        return _with_problem(document, f"got {parent!r}, expected the name of a strategy or a path to a .yaml file")
+    try:
+        path = folder / parent if parent.endswith((".yaml", ".yml")) else find_strategy(parent)
+        if path.resolve() in seen:
+            chain = " -> ".join(p.stem for p in (*seen, path))
+            return _with_problem(document, f"goes round in a circle: {chain}")
+        base = _extended(read_file(path), path.parent, find_strategy, (*seen, path.resolve()))
+    except SpecdecError as error:
+        return _with_problem(document, str(error))
+    return layered(base, document)
+
+
+def _with_problem(document: Document, message: str) -> Document:
+    return replace(document, problems=(*document.problems, document.problem(("extends",), message)))

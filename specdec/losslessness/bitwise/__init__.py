@@ -1,0 +1,1 @@
+"""The bitwise proof: every token equal to plain decoding's."""

@@ -1,0 +1,1 @@
+"""The exact proof: distributions by enumeration of every outcome, on models of a few tokens."""

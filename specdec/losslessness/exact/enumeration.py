@@ -1,0 +1,242 @@
+"""The law of a decoder on a tabular target, by running its own code once per outcome of its coins."""
+
+import itertools
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from math import fsum
+
+from torch import Tensor
+
+from specdec.decoding.decoder import Decoder
+from specdec.decoding.drafting import Grower
+from specdec.decoding.requests import Request
+from specdec.decoding.sequence import Row, open_rows
+from specdec.interfaces.declarations import Features
+from specdec.interfaces.parts import Target
+from specdec.interfaces.proposals import DraftStart
+from specdec.interfaces.results import HiddenStates, Verdict
+from specdec.losslessness.exact.acceptance_bound import MOST_TOKENS, best_acceptance
+from specdec.losslessness.exact.checked_rng import Probe, law_of
+from specdec.losslessness.exact.distance import Emission, ExactProof, NextLaw, prove
+from specdec.losslessness.exact.guards import blamed, check_verdict
+from specdec.losslessness.exact.shared_noise import Witness, check_run, check_step, shares_noise
+from specdec.sampling.logits_warper import Warp
+from specdec.sampling.params import Sampling
+from specdec.sampling.rng import Coins
+from specdec.trees.draft_tree import DraftTree
+
+PROBES = 24
+"""Walks from which the size of an enumeration is guessed."""
+
+LONG = 128
+"""Tokens that a request may emit where nothing else limits the draft: as much as a request asks for by default."""
+
+
+def prove_step(decoder: Decoder, prefix: Sequence[int], *, depth: int | None, deadline: float | None = None) -> ExactProof:
+    """One step from a root that is the last of `prefix`, drafting at most `depth` levels (None: all that the builder wants).
+
+    deadline: on the clock of `time.monotonic`. Raises OutOfTime, NotAFunctionOfItsCoins, and PluginError for a part that fails.
+    """
+    drafts = draft_law(decoder, prefix, depth=depth, deadline=deadline)
+    next_law = target_law(decoder.target, decoder.sampling, prefix)
+    proof = prove(_law_given(decoder, prefix, drafts, deadline), next_law)
+    best = _best_first_accepted(drafts, next_law(()))
+    if shares_noise(decoder) and decoder.sampling.temperature:
+        return replace(proof, expected_accepted=math.nan, accepted_at_least=(), best_first_accepted=best)
+    return replace(proof, best_first_accepted=best)
+
+
+def _best_first_accepted(drafts: Mapping["Draft", float], p: Sequence[float]) -> float:
+    if len(p) > MOST_TOKENS:
+        return math.nan
+    sets: dict[frozenset[int], float] = {}
+    for draft, mass in drafts.items():
+        tree = draft.tree
+        drafted = frozenset(tree.tokens[child] for child in tree.children[0] if child not in tree.scouts)
+        sets[drafted] = sets.get(drafted, 0.0) + mass
+    return best_acceptance(p, sets)
+
+
+def prove_run(
+    decoder: Decoder,
+    prompt: Sequence[int],
+    *,
+    steps: int = 2,
+    max_new_tokens: int = 6,
+    num_tokens: int | None = None,
+    deadline: float | None = None,
+) -> ExactProof:
+    """Prefill and `steps` consecutive steps of `Decoder.step`, states and all."""
+    law = run_law(decoder, prompt, steps=steps, max_new_tokens=max_new_tokens, deadline=deadline)
+    return prove(law, target_law(decoder.target, decoder.sampling, prompt), num_tokens=num_tokens)
+
+
+def target_law(target: Target, sampling: Sampling, prompt: Sequence[int]) -> NextLaw:
+    """The target's warped law after `prompt` and the emitted tokens, from prefills alone: no tree, no cache."""
+    vocab_size, stop_ids = target.facts.vocab_size, target.facts.stop_ids
+    warp = Warp(sampling, prompt_length=len(prompt), stop_ids=stop_ids)
+
+    @cache
+    def next_law(emitted: tuple[int, ...]) -> tuple[float, ...]:
+        if any(token in stop_ids for token in emitted):
+            return tuple(float(token == emitted[-1]) for token in range(vocab_size))
+        tokens = [*prompt, *emitted]
+        logits: Tensor = target.prefill([tokens], Features()).scored[0].logits[0]
+        return tuple(warp.row(logits, tokens).dense(vocab_size).tolist())
+
+    return next_law
+
+
+def run_law(
+    decoder: Decoder, prompt: Sequence[int], *, steps: int, max_new_tokens: int, deadline: float | None = None
+) -> dict[Emission, float]:
+    """The law of what `steps` calls of `Decoder.step` emit after the prefill, at most `max_new_tokens` tokens.
+
+    A run that has ended early keeps its end. Emission.accepted has an entry per step, 0 for steps that did not happen.
+    """
+    return law_of(_running(decoder, prompt, steps, max_new_tokens), deadline=deadline)
+
+
+def run_leaves(decoder: Decoder, prompt: Sequence[int], *, steps: int, max_new_tokens: int, probes: int = PROBES) -> float:
+    """About how many outcomes of the coins `run_law` goes through."""
+    run = _running(decoder, prompt, steps, max_new_tokens)
+    walks = [Probe(number) for number in range(probes)]
+    for walk in walks:
+        run(walk.coins)
+    return fsum(walk.leaves for walk in walks) / probes
+
+
+def _running(decoder: Decoder, prompt: Sequence[int], steps: int, max_new_tokens: int) -> Callable[[Coins], Emission]:
+    parts = (decoder.drafter.name, decoder.builder.name, decoder.verifier.name)
+    names = "drafter '{}', tree '{}' or verifier '{}'".format(*parts)
+    coupled = shares_noise(decoder)
+
+    def run(coins: Coins) -> Emission:
+        witness = Witness(coins.target)
+        coins = Coins(coins.draft, witness if coupled else coins.target)
+        with blamed(names):
+            batch = decoder.start([Request(tuple(prompt), max_new_tokens=max_new_tokens)], coins=lambda _: coins)
+            row = (batch.rows + batch.ended)[0]
+            for _ in range(steps):
+                decoder.step(batch)
+                if batch.state is not None:
+                    batch.state.check_integrity()
+        accepted = [record.accepted for record in row.records]
+        tokens = tuple(row.tokens[len(prompt) :])
+        if coupled:
+            check_run(witness, tokens, len(prompt), decoder.verifier.name)
+        return Emission(tokens, tuple(accepted + [0] * (steps - len(accepted))))
+
+    return run
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A drawn tree that stands for all draws with the same outcome and the same q."""
+
+    key: Hashable
+    tree: DraftTree
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Draft) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+def step_law(
+    decoder: Decoder, prefix: Sequence[int], *, depth: int | None, deadline: float | None = None
+) -> dict[Emission, float]:
+    """The law of one step of a decoder whose parts keep no state between steps.
+
+    The draft's coins and the verifier's are independent streams, so that the draft's law is enumerated first, then the
+    verifier's given each distinct draft: far fewer leaves than through `Decoder.step`, the same law.
+    """
+    return _law_given(decoder, prefix, draft_law(decoder, prefix, depth=depth, deadline=deadline), deadline)
+
+
+def draft_law(
+    decoder: Decoder, prefix: Sequence[int], *, depth: int | None, deadline: float | None = None
+) -> dict[Draft, float]:
+    """The law of the first draft after `prefix`, drafting at most `depth` levels."""
+    return law_of(lambda coins: _draft(decoder, prefix, depth, coins), deadline=deadline)
+
+
+def _law_given(
+    decoder: Decoder, prefix: Sequence[int], drafts: Mapping[Draft, float], deadline: float | None
+) -> dict[Emission, float]:
+    law: dict[Emission, float] = {}
+    for draft, draft_mass in drafts.items():
+        verdicts = law_of(_verification(decoder, prefix, draft.tree), deadline=deadline)
+        for verdict, mass in verdicts.items():
+            tokens = tuple(draft.tree.tokens[node] for node in verdict.path)
+            outcome = Emission((*tokens, verdict.next_token), (len(verdict.path),))
+            law[outcome] = law.get(outcome, 0.0) + draft_mass * mass
+    return law
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What a step would take to enumerate, by estimate, and the largest draft that was met on the way."""
+
+    drafts: float
+    leaves: float
+    depth: int
+    nodes: int
+
+
+def step_size(decoder: Decoder, prefix: Sequence[int], *, depth: int | None, probes: int = PROBES) -> Size:
+    """The size of `step_law`, from a few walks through it."""
+    drafts, leaves, trees = list[float](), list[float](), list[DraftTree]()
+    for number in range(probes):
+        walk = Probe(number)
+        trees.append(_draft(decoder, prefix, depth, walk.coins).tree)
+        drafts.append(walk.leaves)
+        _verification(decoder, prefix, trees[-1])(walk.coins)
+        leaves.append(walk.leaves)
+    return Size(
+        fsum(drafts) / probes, fsum(leaves) / probes, max(t.max_depth for t in trees), max(t.num_drafted for t in trees)
+    )
+
+
+def _row(decoder: Decoder, prefix: Sequence[int], depth: int | None, coins: Coins) -> Row:
+    request = Request(tuple(prefix[:-1]), max_new_tokens=LONG if depth is None else depth + 2)
+    (row,) = open_rows(
+        [request], target=decoder.target, sampling=decoder.sampling, numbers=itertools.count(), coins=lambda _: coins
+    )
+    row.emit([prefix[-1]], [])
+    return row
+
+
+def _draft(decoder: Decoder, prefix: Sequence[int], depth: int | None, coins: Coins) -> Draft:
+    with blamed(f"drafter '{decoder.drafter.name}'"):
+        session = decoder.drafter.open([DraftStart(tuple(prefix[:-1]), prefix[-1], HiddenStates())])
+    with blamed(f"tree '{decoder.builder.name}'"):
+        grower = Grower(target=decoder.target, drafter=decoder.drafter, builder=decoder.builder, declared=decoder.declared)
+        tree = grower.grow([_row(decoder, prefix, depth, coins)], session)[0]
+    q = () if tree.q is None else tuple(map(tuple, tree.q.tolist()))
+    key = (tree.tokens, tree.parents, tuple(sorted(tree.draws.items())), tuple(sorted(tree.draw.items())), tree.q_row, q)
+    return Draft((*key, tree.scouts), tree)
+
+
+def _verification(decoder: Decoder, prefix: Sequence[int], tree: DraftTree) -> Callable[[Coins], Verdict]:
+    with blamed(f"the target on a draft of tree '{decoder.builder.name}' and drafter '{decoder.drafter.name}'"):
+        state = decoder.target.prefill([prefix[:-1]], Features()).state
+        logits = decoder.target.score(state, [tree])[0].logits
+    warp = Warp(decoder.sampling, prompt_length=len(prefix), stop_ids=decoder.target.facts.stop_ids)
+    p = warp.dists(logits, list(prefix), tree)
+    verifier, vocab_size = decoder.verifier, decoder.target.facts.vocab_size
+    coupled = shares_noise(decoder)
+
+    def run(coins: Coins) -> Verdict:
+        witness = Witness(coins.target) if coupled else None
+        with blamed(f"verifier '{verifier.name}'"):
+            verdict = verifier.verify(tree, p, witness or coins.target)
+        checked = check_verdict(verdict, tree, vocab_size=vocab_size, verifier=verifier.name)
+        if witness is not None:
+            check_step(witness, tree, p, checked, verifier.name)
+        return checked
+
+    return run

@@ -1,0 +1,103 @@
+"""Parts held to their contracts while they are proved: faults that name the part, and drafts cut to what can be enumerated."""
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from specdec.decoding.decoder import Decoder
+from specdec.errors import PluginError, SpecdecError
+from specdec.interfaces.declarations import BuilderDeclaration
+from specdec.interfaces.parts import BuildTools, PartOptions, TreeBuilder
+from specdec.interfaces.proposals import Answer, Budget, Frontier
+from specdec.interfaces.results import Verdict
+from specdec.losslessness.exact.checked_rng import NotAFunctionOfItsCoins, OutOfTime
+from specdec.sampling.rng import DraftChance
+from specdec.trees.draft_tree import DraftTree
+
+
+@contextmanager
+def blamed(part: str) -> Iterator[None]:
+    """Turn any fault inside into a PluginError that names `part`; only what the enumeration itself raises passes."""
+    try:
+        yield
+    except (NotAFunctionOfItsCoins, OutOfTime, PluginError):
+        raise
+    except SpecdecError as error:
+        raise PluginError(f"{part}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise PluginError(f"{part} fails: {type(error).__name__}: {error}") from error
+
+
+def check_verdict(verdict: Any, tree: DraftTree, *, vocab_size: int, verifier: str) -> Verdict:
+    """The verdict, if it is one for this tree. Raises PluginError with the rule that it breaks.
+
+    Whether `all_accepted` is true is left to the decode loop, which runs later: a wrong law is the worse fault, and is found
+    first.
+    """
+    broken = _broken_rule(verdict, tree, vocab_size)
+    if broken is not None:
+        raise PluginError(f"verifier '{verifier}' {broken}")
+    checked: Verdict = verdict
+    return checked
+
+
+def _broken_rule(verdict: Any, tree: DraftTree, vocab_size: int) -> str | None:
+    if not isinstance(verdict, Verdict):
+        return f"returned {type(verdict).__name__}, not a Verdict"
+    path, token = verdict.path, verdict.next_token
+    if not isinstance(path, tuple) or any(type(node) is not int for node in path):
+        return f"returned the path {path!r}; expected a tuple of node numbers"
+    above = 0
+    for node in path:
+        if not 0 < node < len(tree) or tree.parents[node] != above:
+            return f"returned the path {path!r}, which does not lead from the root of a tree of {len(tree)} nodes downwards"
+        if node in tree.scouts:
+            return f"accepted node {node}, a scout"
+        above = node
+    if type(token) is not int or not 0 <= token < vocab_size:
+        return f"returned the next token {token!r}; expected a whole number from 0 to {vocab_size - 1}"
+    if type(verdict.all_accepted) is not bool:
+        return f"returned all_accepted={verdict.all_accepted!r}; expected True or False"
+    return None
+
+
+def with_smaller_drafts(decoder: Decoder, *, depth: int | None, nodes: int | None) -> Decoder:
+    """The decoder with a smaller budget for its builder, which then cuts the draft by its own code. None: as it is."""
+    if depth is None and nodes is None:
+        return decoder
+    return Decoder(
+        target=decoder.target,
+        drafter=decoder.drafter,
+        builder=_budgeted(decoder.builder, depth, nodes),
+        verifier=decoder.verifier,
+        declared=decoder.declared,
+        sampling=decoder.sampling,
+        name=decoder.name,
+    )
+
+
+def _budgeted(builder: TreeBuilder, depth: int | None, nodes: int | None) -> TreeBuilder:
+    class Budgeted(TreeBuilder[PartOptions]):
+        name: ClassVar[str] = builder.name
+        Options: ClassVar[type[PartOptions]] = builder.Options
+
+        @classmethod
+        def declares(cls, options: PartOptions) -> BuilderDeclaration:
+            return builder.declares(options)
+
+        @classmethod
+        def build(cls, options: PartOptions, tools: BuildTools) -> TreeBuilder:
+            return builder.build(options, tools)
+
+        def grow(
+            self, root_token: int, root_position: int, budget: Budget, chance: DraftChance
+        ) -> Generator[Frontier, Answer, DraftTree]:
+            smaller = replace(
+                budget,
+                depth=budget.depth if depth is None else min(depth, budget.depth),
+                nodes=budget.nodes if nodes is None else min(nodes, budget.nodes),
+            )
+            return builder.grow(root_token, root_position, smaller, chance)
+
+    return Budgeted()

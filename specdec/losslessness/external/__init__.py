@@ -1,0 +1,1 @@
+"""Decoders of other engines, of which nothing is known but their answers."""

@@ -1,0 +1,76 @@
+"""Greedy answers of a decoder of which nothing else is known, held against one plain forward."""
+
+from typing import Any
+
+import torch
+
+from specdec.losslessness.external.callables import ask, judged_part
+from specdec.losslessness.external.trial import Trial
+from specdec.losslessness.levels import Level, LevelResult, Outcome
+from specdec.losslessness.real_prompts import prompts_for, room
+from specdec.losslessness.runtime.level import LEAST_NOISE, NEAR_TIE
+from specdec.losslessness.runtime.near_ties import Ledger, listed
+from specdec.losslessness.runtime.tree_checks import WIDTHS, wanted_features, width_noise
+from specdec.sampling.keyed_noise import mix
+from specdec.sampling.logits_warper import Warp
+
+ANSWER_TOKENS = 32
+
+LEAST_TOKENS = 64
+"""Fewer prove nothing."""
+
+
+def judge_ties(trial: Trial) -> LevelResult:
+    """Gaps of the answers in one plain float32 forward; the width noise is that of the target on the first answer."""
+    decoder, seed = trial.decoder, trial.seed
+    prompts = prompts_for(decoder.target)
+    size = room(decoder.target, prompts, ANSWER_TOKENS)
+    ledger, noise, facts = Ledger(), LEAST_NOISE, decoder.target.facts
+    for number, prompt in enumerate(prompts if size > 0 else []):
+        if number and trial.is_over:
+            break
+        answer = ask(trial.answering, prompt, size, mix(seed, 73, number) >> 33, facts.vocab_size)
+        answered = judged_part(answer, size, facts.stop_ids)
+        text = (*prompt, *answered.tokens)
+        widths = [width for width in WIDTHS if width <= len(answered.tokens)]
+        if number < 2 and widths:
+            found = width_noise(decoder.target, text, len(prompt), wanted_features(decoder.target, ()), widths)
+            noise = max(noise, found.logits)
+        rows = trial.reference.rows([(text, len(prompt))])[0]
+        warp = Warp(decoder.sampling, prompt_length=len(prompt), stop_ids=frozenset())
+        tokens = answered.tokens
+        if answered.stop_left_out:
+            tokens = (*tokens[:-1], max(sorted(facts.stop_ids), key=lambda stop: float(rows[-1][stop])))
+        ledger.enter(prompt, tokens, list(torch.unbind(rows)), warp)
+        trial.say(f"ledger: {ledger.tokens} tokens")
+    return _ledger_verdict(ledger, NEAR_TIE * noise, trial)
+
+
+def _ledger_verdict(ledger: Ledger, limit: float, trial: Trial) -> LevelResult:
+    beyond = ledger.beyond(limit)
+    if beyond:
+        worst = max(beyond, key=lambda d: d.gap)
+        outcome = Outcome.REFUTED
+        words = f"{len(beyond)} of {ledger.tokens} tokens are no near-tie: one is {worst.gap:.2g} off, limit {limit:.2g}"
+    elif ledger.tokens < LEAST_TOKENS:
+        outcome, words = Outcome.INCONCLUSIVE, f"only {ledger.tokens} tokens were judged; at least {LEAST_TOKENS} are needed"
+    else:
+        outcome, words = Outcome.PROVED, f"greedy up to ties (L2): no gap above {limit:.2g} in {ledger.tokens} tokens"
+    lines = (
+        ("logits come from", trial.reference.words),
+        ("ledger", f"{len(ledger.divergences)} of {ledger.tokens} tokens are not the argmax ({ledger.rate:.2g} in 1,000)"),
+    )
+    facts: dict[str, Any] = {
+        "near_tie_limit": limit,
+        "ledger": {
+            "tokens": ledger.tokens,
+            "divergences": len(ledger.divergences),
+            "per_1000_tokens": ledger.rate,
+            "largest_gap": ledger.largest,
+            "histogram": ledger.histogram(),
+            "listed": listed(ledger, limit),
+        },
+        "seed": trial.seed,
+        "reference": trial.reference.words,
+    }
+    return LevelResult(Level.RUNTIME, outcome, words, lines, facts, (), trial.elapsed)

@@ -1,0 +1,36 @@
+"""What a decoder of which nothing is known but its answers is judged by, and how much time there is for it."""
+
+import time
+from dataclasses import dataclass
+
+from specdec.decoding.decoder import Decoder
+from specdec.losslessness.external.callables import Answering
+from specdec.losslessness.levels import Progress
+from specdec.losslessness.reference_model import Reference
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trial:
+    """answering: the accused. decoder: plain decoding of its target. began: by `time.monotonic`; loading counts."""
+
+    answering: Answering
+    decoder: Decoder
+    reference: Reference
+    seed: int
+    began: float
+    seconds: float
+    progress: Progress
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds."""
+        return time.monotonic() - self.began
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is used up."""
+        return self.elapsed >= self.seconds
+
+    def say(self, words: str) -> None:
+        """Report progress."""
+        self.progress(min(1.0, self.elapsed / self.seconds), words)

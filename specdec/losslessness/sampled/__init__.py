@@ -1,0 +1,1 @@
+"""The sampled proof: tokens of a real model against its own probabilities."""

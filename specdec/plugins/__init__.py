@@ -1,0 +1,1 @@
+"""Where parts come from: hooks, the registry, and the parts that ship."""

@@ -1,0 +1,58 @@
+"""The parts that ship with specdec, offered through the same hooks as everybody else's.
+
+They are imported when they are asked for, so that importing specdec stays cheap.
+"""
+
+from specdec.interfaces.parts import Drafter, Target, TreeBuilder, Verifier
+from specdec.plugins.hookspecs import hookimpl
+
+
+@hookimpl
+def specdec_drafters() -> list[type[Drafter]]:
+    """Plain decoding, lookups, a draft model, the EAGLE heads, a mixture of drafters, and a table for proofs."""
+    from specdec.drafters.eagle import EagleDrafter
+    from specdec.drafters.eagle3 import Eagle3Drafter
+    from specdec.drafters.mixture import MixtureDrafter
+    from specdec.drafters.model import ModelDrafter
+    from specdec.drafters.ngram import NgramDrafter
+    from specdec.drafters.none import NoDrafter
+    from specdec.drafters.recycling import RecyclingDrafter
+    from specdec.drafters.suffix import SuffixDrafter
+    from specdec.drafters.tabular import Tabular
+
+    lookups: list[type[Drafter]] = [NgramDrafter, SuffixDrafter, RecyclingDrafter]
+    return [NoDrafter, *lookups, ModelDrafter, EagleDrafter, Eagle3Drafter, MixtureDrafter, Tabular]
+
+
+@hookimpl
+def specdec_tree_builders() -> list[type[TreeBuilder]]:
+    """Chains, trees from files, EAGLE-2's dynamic trees, sampled and coupled ones, and trees that weigh their costs."""
+    from specdec.tree_builders.adaptive import Adaptive
+    from specdec.tree_builders.chain import Chain
+    from specdec.tree_builders.coupled import Coupled
+    from specdec.tree_builders.dynamic import Dynamic
+    from specdec.tree_builders.fixed import Fixed
+    from specdec.tree_builders.sampled import Sampled
+
+    return [Chain, Fixed, Dynamic, Adaptive, Sampled, Coupled]
+
+
+@hookimpl
+def specdec_verifiers() -> list[type[Verifier]]:
+    """The four lossless rules."""
+    from specdec.verifiers.chain import Chain
+    from specdec.verifiers.match import Match
+    from specdec.verifiers.multi_round import MultiRound
+    from specdec.verifiers.point_mass import PointMass
+
+    return [Match, PointMass, Chain, MultiRound]
+
+
+@hookimpl
+def specdec_targets() -> list[type[Target]]:
+    """The embedded model, any Hugging Face causal LM, and a table for proofs."""
+    from specdec.targets.builtin import BuiltinTarget
+    from specdec.targets.huggingface import HuggingFaceTarget
+    from specdec.targets.tabular import Tabular
+
+    return [BuiltinTarget, HuggingFaceTarget, Tabular]

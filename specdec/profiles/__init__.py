@@ -1,1 +1,0 @@
-"""What was measured: costs of forwards and acceptance of drafts, as files that search and adaptive trees read."""

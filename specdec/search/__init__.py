@@ -1,1 +1,0 @@
-"""Tree shapes found for a drafter and a machine, and what they are predicted to gain."""

@@ -1,0 +1,123 @@
+"""Reading the checkpoint of a run that goes on, and what may not have changed in its spec."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+
+from specdec.errors import CheckpointError, SpecError
+from specdec.heads.config import HeadConfig
+from specdec.heads.eagle import EagleHead
+from specdec.heads.eagle3 import EagleHead3
+from specdec.heads.formats.checkpoint import read_head
+from specdec.training.loop import Trainer
+from specdec.training.spec import TrainingSpec
+from specdec.training.target_identity import same_target
+
+FIXED = ("seed", "tokens_per_batch")
+"""Beside target, head and optimiser: with others, the weights and their place in the data would mean something else."""
+
+KEPT = ("head", "optimizers", "counters", "epoch_shards", "draft_ids")
+"""What every checkpoint holds."""
+
+ANEW = "delete checkpoint.pt to start anew, or give another output folder"
+
+NOT_OURS = (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError)
+"""What torch raises for a state of something else."""
+
+
+def read_checkpoint(spec: TrainingSpec) -> dict[str, Any] | None:
+    """What the run in the spec's output folder left, or None. Raises CheckpointError, or SpecError for another run's."""
+    path = spec.output / "checkpoint.pt"
+    if not path.is_file():
+        return None
+    try:
+        state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
+    except Exception as error:  # torch's reader raises whatever bytes that are not its own lead to
+        raise CheckpointError(f"{path} cannot be read: {_first_line(error)}; {ANEW}") from error
+    lacking = [name for name in KEPT if name not in state] if isinstance(state, dict) else KEPT
+    if lacking:
+        raise CheckpointError(f"{path} is no checkpoint of a run, it lacks {', '.join(lacking)}; {ANEW}")
+    if (before := state.get("spec")) is not None:
+        _check_same(path, spec, before)
+    return state
+
+
+def head_as_left(spec: TrainingSpec, state: dict[str, Any]) -> EagleHead | EagleHead3:
+    """The head of a checkpoint, its sizes from config.json beside it.
+
+    Where the best head so far is gone, the state forgets how good it was. Raises CheckpointError where files are damaged or
+    do not fit each other.
+    """
+    path = spec.output / "config.json"
+    try:
+        config = HeadConfig.model_validate(json.loads(path.read_text(encoding="utf-8")))
+    except ValidationError as error:
+        raise CheckpointError(f"{path} does not describe a head: {error.errors()[0]['msg']}; {ANEW}") from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read, and the run cannot go on without it: {error}; {ANEW}") from error
+    before = state.get("config")
+    changed = (
+        [] if before is None else [key for key, value in config.model_dump(mode="json").items() if before.get(key) != value]
+    )
+    if changed:
+        raise CheckpointError(f"{path} is not of the head in checkpoint.pt: {', '.join(changed)} differ; {ANEW}")
+    head = EagleHead3(config) if config.layers else EagleHead(config)
+    try:
+        head.load_state_dict(state["head"])
+    except NOT_OURS as error:
+        raise CheckpointError(f"{path} is not of the head in checkpoint.pt: {_first_line(error)}; {ANEW}") from error
+    _check_best(spec.output / "head", state, config)
+    return head
+
+
+def restored(run: Trainer, state: dict[str, Any]) -> None:
+    """Put a run where the checkpoint left it. Raises CheckpointError for one that is not of its head and optimisers."""
+    try:
+        run.restore(state)
+    except NOT_OURS as error:
+        path = run.spec.output / "checkpoint.pt"
+        raise CheckpointError(f"{path} does not fit the run: {_first_line(error)}; {ANEW}") from error
+
+
+def _check_best(folder: Path, state: dict[str, Any], config: HeadConfig) -> None:
+    """Look at the best head so far; where it is gone, the best from here on is kept. Raises CheckpointError if damaged."""
+    counters = state["counters"]
+    if not isinstance(counters, dict) or not counters.get("best_tau"):
+        return
+    if not (folder / "model.safetensors").exists():
+        counters["best_tau"] = 0.0
+        return
+    remedy = f"delete {folder} to keep the best head from here on, or give another output folder"
+    try:
+        found = read_head(folder).config
+    except CheckpointError as error:
+        raise CheckpointError(f"the best head so far is damaged: {error}; {remedy}") from error
+    if found != config:
+        raise CheckpointError(f"{folder / 'config.json'} is not of the run's head; {remedy}")
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines[:2])}"
+
+
+def _check_same(path: Path, spec: TrainingSpec, before: dict[str, Any]) -> None:
+    now = spec.model_dump(mode="json")
+    if not now["head"]["layers"]:
+        now["head"]["layers"] = before["head"]["layers"]
+    targets = before["target"], now["target"]
+    pairs = [
+        *((f"target.{key}", *(target[key] for target in targets)) for key in ("use", "revision")),
+        *((f"head.{key}", before["head"].get(key), value) for key, value in now["head"].items()),
+        *((key, before[key], now[key]) for key in FIXED),
+        ("optimizer.use", before["optimizer"]["use"], now["optimizer"]["use"]),
+    ]
+    changed = [f"{key} was {old}, is {new}" for key, old, new in pairs if old != new]
+    models = [target["model"] for target in targets]
+    if None not in models and not same_target(*models):
+        changed.insert(0, f"target.model was {models[0]}, is {models[1]}")
+    if changed:
+        raise SpecError(f"{path} is of another run: {'; '.join(changed)}; another output folder would work")

@@ -1,0 +1,188 @@
+import pytest
+import torch
+
+from specdec.compose import build, workshop
+from specdec.config.resolver import check, read
+from specdec.interfaces.declarations import Features
+from specdec.interfaces.parts import PartOptions, Target
+from specdec.interfaces.results import HiddenStates, Scored
+from specdec.losslessness.levels import Outcome
+from specdec.losslessness.reference_model import reference_for
+from specdec.losslessness.runtime.level import prove_runtime
+from specdec.losslessness.runtime.near_ties import Ledger, greedy, teacher_force
+from specdec.losslessness.runtime.tree_checks import (
+    TreeDifferences,
+    check_trees,
+    one_by_one,
+    random_tree,
+    wanted_features,
+    width_noise,
+)
+from specdec.sampling.logits_warper import Warp
+from specdec.trees.draft_tree import validate
+
+
+@pytest.fixture(scope="module")
+def tiny_plan(tiny_llama):
+    settings = ["drafter={use: ngram}", "tree={use: dynamic, width: 2, depth: 3, nodes: 6}"]
+    target = {"use": "huggingface", "model": str(tiny_llama), "device": "cpu"}
+    return check(read("plain", workshop(), settings=settings, overrides={"target": target}), workshop())
+
+
+@pytest.fixture(scope="module")
+def tiny(tiny_plan):
+    target = build(tiny_plan, workshop()).target
+    return target, reference_for(tiny_plan, target)
+
+
+class Faulty(Target):
+    """A target with one planted fault."""
+
+    name = "faulty"
+    Options = PartOptions
+
+    def __init__(self, inner, fault):
+        self.inner, self.fault = inner, fault
+
+    @classmethod
+    def declares(cls, options):
+        raise NotImplementedError
+
+    @classmethod
+    def build(cls, options, tools):
+        raise NotImplementedError
+
+    facts = property(lambda self: self.inner.facts)
+    codec = property(lambda self: self.inner.codec)
+
+    def prefill(self, prompts, features):
+        return self.inner.prefill(prompts, features)
+
+    def score(self, state, trees):
+        scored = self.inner.score(state, trees)
+        if self.fault == "neighbours":
+            return [Scored(torch.cat([s.logits[:1], s.logits[1:].flip(0)]), s.hidden, s.first_node) for s in scored]
+        if self.fault == "features":
+            return [Scored(s.logits, HiddenStates(s.hidden.last.roll(1, 0)), s.first_node) for s in scored]
+        return scored
+
+    def commit(self, state, paths):
+        short = [path and path[:-1] if self.fault == "commit" else path for path in paths]
+        self.inner.commit(state, short)
+
+    def keep(self, state, rows):
+        self.inner.keep(state, rows)
+
+    def fork(self, state, copies):
+        return self.inner.fork(state, copies)
+
+    def join(self, state, other):
+        self.inner.join(state, other)
+
+    def embed(self, ids):
+        return self.inner.embed(ids)
+
+    def head(self, hidden):
+        return self.inner.head(hidden)
+
+
+def differences(target, reference):
+    seen = TreeDifferences()
+    prefixes = [[1, 2, 3], [4, 5, 6, 7, 8], [9, 10]]
+    for key in (3, 4):
+        check_trees(target, reference, prefixes, wanted_features(target, ()), key, seen)
+    return seen
+
+
+def test_a_right_target_differs_by_rounding_only(tiny):
+    seen = differences(*tiny)
+    assert max(seen.plain, seen.sequential, seen.recomputed, seen.features) < 1e-4
+    assert seen.trees > 8
+    assert not seen.faults
+
+
+@pytest.mark.parametrize(("fault", "where"), [("neighbours", "plain"), ("features", "features")])
+def test_a_wrong_row_is_seen(tiny, fault, where):
+    target, reference = tiny
+    assert getattr(differences(Faulty(target, fault), reference), where) > 1e-2
+
+
+def test_a_commit_that_loses_a_token_is_seen(tiny):
+    target, reference = tiny
+    with pytest.raises(Exception, match="root stands at"):
+        differences(Faulty(target, "commit"), reference)
+
+
+def test_random_trees_are_trees_and_follow_their_key():
+    shapes = set()
+    for key in range(30):
+        tree = random_tree(key, nodes=9, root=1, position=4, vocab_size=5)
+        validate(tree, vocab_size=5)
+        shapes.add(tree.parents)
+        assert random_tree(key, nodes=9, root=1, position=4, vocab_size=5).tokens == tree.tokens
+        assert random_tree(key, nodes=9, root=1, position=4, vocab_size=5, chain=True).is_chain
+    assert len(shapes) > 20
+
+
+def test_width_noise_is_rounding_and_more_than_nothing(tiny):
+    target, _ = tiny
+    text = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+    noise = width_noise(target, text, 3, Features(last=True), (2, 4))
+    assert 0 < noise.logits < 1e-4
+    assert 0 < noise.hidden < 1e-4
+    assert noise.tokens == 6 + 4
+
+
+def test_teacher_forcing_gives_plain_decodings_rows(tiny):
+    target, reference = tiny
+    rows = teacher_force(target, [1, 2, 3], [4, 5, 6])
+    plain = reference.rows([((1, 2, 3, 4, 5, 6), 3)])[0]
+    assert torch.allclose(torch.stack(rows), plain, atol=1e-4)
+    assert set(one_by_one(target, [1, 2, 3, 4], 2, Features())) == {2, 3}
+
+
+def test_the_ledger_tells_ties_from_faults(on_table):
+    ledger = Ledger()
+    warp = Warp(greedy(on_table("plain").spec.sampling), prompt_length=1, stop_ids=frozenset())
+    rows = [torch.tensor([0.0, 1.0, 1.0 - 1e-6]), torch.tensor([5.0, 0.0, 1.0]), torch.tensor([2.0, 2.0, 0.0])]
+    ledger.enter([0], [2, 1, 1], rows, warp)
+    assert [(d.place, d.best) for d in ledger.divergences] == [(0, 1), (1, 0), (2, 0)]
+    assert [d.place for d in ledger.beyond(1e-4)] == [1]
+    assert ledger.rate == pytest.approx(1000.0)
+    assert ledger.largest == 5.0
+    assert sum(ledger.histogram().values()) == 3
+
+
+def test_a_bias_moves_the_ledgers_argmax_too(on_table):
+    plan = on_table("plain", "sampling.logit_bias={2: 10.0}")
+    ledger = Ledger()
+    ledger.enter([0], [2], [torch.tensor([0.0, 1.0, 0.5])], Warp(plan.spec.sampling, prompt_length=1, stop_ids=frozenset()))
+    assert not ledger.divergences
+
+
+@pytest.mark.slow
+def test_a_strategy_on_a_real_architecture_is_proved(tiny_plan, no_progress):
+    result = prove_runtime(tiny_plan, workshop(), seconds=2, seed=0, progress=no_progress)
+    assert result.outcome is Outcome.PROVED, result.lines
+    assert result.facts["ledger"]["tokens"] > 0
+    assert result.facts["trees"]["trees"] >= 5
+    assert 0 < result.facts["near_tie_limit"] < 1e-3
+
+
+@pytest.mark.slow
+def test_in_bfloat16_a_rate_is_measured_beside_the_proof_in_float32(tiny_plan, no_progress):
+    resolved = tiny_plan.resolved()
+    resolved["target"]["dtype"] = "bfloat16"
+    plan = check(read(resolved, workshop()), workshop())
+    result = prove_runtime(plan, workshop(), seconds=3, seed=0, progress=no_progress)
+    assert result.outcome is Outcome.PROVED
+    assert result.facts["dtype"] == "float32"
+    assert result.facts["ledger_own_dtype"]["dtype"] == "bfloat16"
+    assert "near_tie" not in str(result.facts["ledger_own_dtype"])
+
+
+def test_a_strategy_whose_greedy_tokens_are_not_the_targets_is_refuted(on_table, planted, no_progress):
+    plan = on_table("self-sampled-chain", "verifier.use=leaking", "tree={use: chain, length: 3, draw: sampled}")
+    result = prove_runtime(plan, planted, seconds=1.5, seed=0, progress=no_progress)
+    assert result.outcome is Outcome.REFUTED
+    assert "no near-tie" in result.words
