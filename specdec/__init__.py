@@ -14,11 +14,11 @@ __all__ = ["Decoder", "Generation", "Request", "Sampling", "SpecdecError", "Step
 
 _HOMES = {
     "Decoder": "specdec.decoding.decoder",
-    "Generation": "specdec.records",
-    "Request": "specdec.requests",
-    "Sampling": "specdec.distributions",
+    "Generation": "specdec.interfaces.results",
+    "Request": "specdec.decoding.requests",
+    "Sampling": "specdec.sampling.params",
     "SpecdecError": "specdec.errors",
-    "StepRecord": "specdec.records",
+    "StepRecord": "specdec.interfaces.results",
     "StreamEvent": "specdec.decoding.decoder",
     "load": "specdec.compose",
 }

@@ -13,7 +13,7 @@ MIXED = "mixed"
 
 @dataclass(frozen=True, slots=True)
 class DraftFigures:
-    """tau and acceptance, as `specdec.records` defines them; lists by depth or rank, first that of depth 1 or rank 0.
+    """tau and acceptance, as `interfaces/results` defines them; lists by depth or rank, first that of depth 1 or rank 0.
 
     acceptance_by_depth: accepted / tested positions; n-alpha of the EAGLE paper where drafts are chains.
     acceptance_by_rank: accepted / nodes at which a child of this rank was offered, earlier ranks accepted or not.

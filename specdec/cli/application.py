@@ -40,7 +40,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _top(
     context: typer.Context,
-    version: Annotated[  # noqa: ARG001
+    version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
     ] = False,
 ) -> None:

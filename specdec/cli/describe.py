@@ -119,6 +119,6 @@ def check_command(
 
 
 @guarded
-def schema(json: Json = False) -> None:  # noqa: ARG001
+def schema(json: Json = False) -> None:
     """Print the JSON Schema of a strategy file; it is JSON with and without --json."""
     print_json(spec_schema(workshop().registry))

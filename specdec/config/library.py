@@ -44,7 +44,7 @@ class Library:
 
 def shipped_folder() -> Path:
     """The folder of specdec's own `strategies/` and `trees/`: inside the installed package, else the checkout."""
-    package = Path(__file__).parent
+    package = Path(__file__).parent.parent
     inside = package / "_library"
     return inside if inside.is_dir() else package.parent
 

@@ -63,7 +63,7 @@ class _Uncoupled(DraftChance):
     def flip(self, probability: float) -> bool:
         return self._inner.flip(probability)
 
-    def couple(self, probs: Tensor, count: int, position: int) -> list[int]:  # noqa: ARG002
+    def couple(self, probs: Tensor, count: int, position: int) -> list[int]:
         raise PluginError(
             f"tree builder '{self._builder}' drafts with the noise by which the target draws, and does not declare it: "
             "its draws are not independent of the verifier's; declare draw=Draw.COUPLED, which only 'match' accepts"

@@ -192,7 +192,7 @@ class ModelSession(DraftSession):
         kept = [slot for slot, end in enumerate(ends) if _fits(end, self._model.facts)]
         self._keep_slots(kept)
 
-    def observe(self, committed: Sequence[Committed], scored: Sequence[Scored]) -> None:  # noqa: ARG002
+    def observe(self, committed: Sequence[Committed], scored: Sequence[Scored]) -> None:
         """Cache what was emitted and scored here; the rest waits in the tail for the next forward."""
         paths = [row.observe(news.tokens) for row, news in zip(self._rows, committed, strict=True)]
         of_state = [paths[n] for n in self._slots]

@@ -59,12 +59,12 @@ class NgramDrafter(Drafter[NgramOptions]):
         self._options = options
 
     @classmethod
-    def declares(cls, options: NgramOptions) -> DrafterDeclaration:  # noqa: ARG003
+    def declares(cls, options: NgramOptions) -> DrafterDeclaration:
         """Candidates with scores."""
         return DrafterDeclaration(gives=Gives.CANDIDATES)
 
     @classmethod
-    def build(cls, options: NgramOptions, tools: BuildTools) -> "NgramDrafter":  # noqa: ARG003
+    def build(cls, options: NgramOptions, tools: BuildTools) -> "NgramDrafter":
         """Nothing to load."""
         return cls(options)
 
@@ -179,7 +179,7 @@ class NgramSession(DraftSession):
         pairs = zip(self._rows, frontiers, strict=True)
         return [None if frontier is None else row.answer(frontier) for row, frontier in pairs]
 
-    def observe(self, committed: Sequence[Committed], scored: Sequence[Scored]) -> None:  # noqa: ARG002
+    def observe(self, committed: Sequence[Committed], scored: Sequence[Scored]) -> None:
         """Append what was emitted."""
         for row, news in zip(self._rows, committed, strict=True):
             row.observe(news.tokens)

@@ -20,16 +20,16 @@ class NoDrafter(Drafter[NoneOptions]):
     Options: ClassVar[type[PartOptions]] = NoneOptions
 
     @classmethod
-    def declares(cls, options: NoneOptions) -> DrafterDeclaration:  # noqa: ARG003
+    def declares(cls, options: NoneOptions) -> DrafterDeclaration:
         """Candidates, of which there are none."""
         return DrafterDeclaration(gives=Gives.CANDIDATES, drafts=False)
 
     @classmethod
-    def build(cls, options: NoneOptions, tools: BuildTools) -> "NoDrafter":  # noqa: ARG003
+    def build(cls, options: NoneOptions, tools: BuildTools) -> "NoDrafter":
         """Nothing to load."""
         return cls()
 
-    def open(self, starts: Sequence[DraftStart]) -> DraftSession:  # noqa: ARG002
+    def open(self, starts: Sequence[DraftStart]) -> DraftSession:
         """A session without state."""
         return NoSession()
 

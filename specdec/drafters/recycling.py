@@ -57,7 +57,7 @@ class RecyclingDrafter(Drafter[RecyclingOptions]):
         self._vocab_size = vocab_size
 
     @classmethod
-    def declares(cls, options: RecyclingOptions) -> DrafterDeclaration:  # noqa: ARG003
+    def declares(cls, options: RecyclingOptions) -> DrafterDeclaration:
         """Candidates with scores."""
         return DrafterDeclaration(gives=Gives.CANDIDATES)
 

@@ -64,7 +64,7 @@ class SuffixDrafter(Drafter[SuffixOptions]):
         self._vocab_size = vocab_size
 
     @classmethod
-    def declares(cls, options: SuffixOptions) -> DrafterDeclaration:  # noqa: ARG003
+    def declares(cls, options: SuffixOptions) -> DrafterDeclaration:
         """Candidates with scores."""
         return DrafterDeclaration(gives=Gives.CANDIDATES)
 
@@ -125,7 +125,7 @@ class _Row:
 
         return islice(downwards(place), CONTEXTS)
 
-    def observe(self, news: Committed, scored: Scored) -> None:  # noqa: ARG002
+    def observe(self, news: Committed, scored: Scored) -> None:
         """Append what was emitted."""
         tokens = news.tokens
         self.predictions.observe(tokens)

@@ -64,7 +64,7 @@ class Tabular(Drafter[TabularDrafterOptions]):
         self._target_ids = None if options.target_ids is None else torch.tensor(options.target_ids)
 
     @classmethod
-    def declares(cls, options: TabularDrafterOptions) -> DrafterDeclaration:  # noqa: ARG003
+    def declares(cls, options: TabularDrafterOptions) -> DrafterDeclaration:
         return DrafterDeclaration(gives=Gives.DISTRIBUTIONS)
 
     @classmethod
@@ -122,7 +122,7 @@ class TabularSession(DraftSession):
         pairs = zip(self._sequences, frontiers, strict=True)
         return [None if frontier is None else self._drafter.answer(tokens, frontier) for tokens, frontier in pairs]
 
-    def observe(self, committed: Sequence[Committed], scored: Sequence[Scored]) -> None:  # noqa: ARG002
+    def observe(self, committed: Sequence[Committed], scored: Sequence[Scored]) -> None:
         for tokens, news in zip(self._sequences, committed, strict=True):
             tokens.extend(news.tokens)
 

@@ -225,4 +225,5 @@ def shown(value: Any) -> str:
 
 
 def shortened(text: str) -> str:
+    """At most 60 characters of it."""
     return text if len(text) <= 60 else f"{text[:57]}..."

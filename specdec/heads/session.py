@@ -83,7 +83,7 @@ class HeadSession(DraftSession):
         ids, name = self._drafting.target_ids, self._drafting.name
         return [None if f is None else Distributions(row.logits(f.nodes), ids, made_by=name) for row, f in pairs]
 
-    def observe(self, committed: Sequence[Committed], scored: Sequence[Scored]) -> None:  # noqa: ARG002
+    def observe(self, committed: Sequence[Committed], scored: Sequence[Scored]) -> None:
         """Pend the committed tokens with their true features; what was drafted is forgotten."""
         for row, news in zip(self.rows, committed, strict=True):
             row.learn(news.tokens, self._drafting.features(news.hidden))

@@ -1,4 +1,4 @@
-"""Prompts from which real texts are decoded, which come along so that a proof needs no data; and a spec resolved again with another target dtype or temperature."""
+"""Prompts for real texts, so that a proof needs no data; a spec resolved again at another dtype or temperature."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -16,12 +16,12 @@ ROWS = 16
 PACKED_DTYPES = (torch.bfloat16, torch.float32)
 
 
-def _multiplied(states: Tensor, packed: Tensor, bias: Tensor | None, rows: int) -> Tensor:  # noqa: ARG001
+def _multiplied(states: Tensor, packed: Tensor, bias: Tensor | None, rows: int) -> Tensor:
     mapped: Tensor = torch.ops.mkldnn._linear_pointwise(states, packed, bias, "none", [], "")
     return mapped
 
 
-def _shaped(states: Tensor, packed: Tensor, bias: Tensor | None, rows: int) -> Tensor:  # noqa: ARG001
+def _shaped(states: Tensor, packed: Tensor, bias: Tensor | None, rows: int) -> Tensor:
     return states.new_empty(*states.shape[:-1], rows)
 
 

@@ -84,7 +84,7 @@ class ReplayDraftChance(DraftChance):
     def flip(self, probability: float) -> bool:
         return self._script.branch([1 - probability, probability]) == 1
 
-    def couple(self, probs: Tensor, count: int, position: int) -> list[int]:  # noqa: ARG002
+    def couple(self, probs: Tensor, count: int, position: int) -> list[int]:
         """Every order that the noise can give, with its law by itself; that it is the target's noise too is not enumerated."""
         return self.draw(probs, count, replacement=False)
 

@@ -1,4 +1,4 @@
-"""All randomness of production, seeded: one stream for drafts, one for verification. Nothing else in specdec may draw a random number."""
+"""All randomness of production, seeded: one stream for drafts, one for verification. Nothing else may draw a random number."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

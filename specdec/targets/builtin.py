@@ -55,7 +55,7 @@ class BuiltinTarget(Target[BuiltinOptions]):
         return TargetDeclaration(VOCAB_SIZE, NUM_LAYERS, limit, no_decoding_because=refused, hidden_size=HIDDEN_SIZE)
 
     @classmethod
-    def build(cls, options: BuiltinOptions, tools: BuildTools) -> "BuiltinTarget":  # noqa: ARG003
+    def build(cls, options: BuiltinOptions, tools: BuildTools) -> "BuiltinTarget":
         folder = str(unpacked_folder())
         model = load_model(folder, dtype=options.dtype, device=options.device, attention=options.attention)
         settings = RunSettings(options.prefill_chunk, options.max_context, options.probe, options.bitwise, options.forward)

@@ -26,7 +26,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         return self.kv.update(self._layer, key_states, value_states)
 
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:  # noqa: ARG002
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.kv.staged_width, 0
 
     def get_seq_length(self) -> int:

@@ -60,7 +60,7 @@ class HuggingFaceTarget(Target[HuggingFaceOptions]):
         return declaration(config, attention=options.attention, max_context=options.max_context, refused_because=refused)
 
     @classmethod
-    def build(cls, options: HuggingFaceOptions, tools: BuildTools) -> "HuggingFaceTarget":  # noqa: ARG003
+    def build(cls, options: HuggingFaceOptions, tools: BuildTools) -> "HuggingFaceTarget":
         model = load_model(
             options.model,
             dtype=options.dtype,

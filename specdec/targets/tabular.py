@@ -77,7 +77,7 @@ class Tabular(Target[TabularTargetOptions]):
         return TargetDeclaration(vocab_size=options.vocab, num_layers=0, max_positions=options.max_positions)
 
     @classmethod
-    def build(cls, options: TabularTargetOptions, tools: BuildTools) -> "Tabular":  # noqa: ARG003
+    def build(cls, options: TabularTargetOptions, tools: BuildTools) -> "Tabular":
         return cls(options)
 
     @property
@@ -152,10 +152,10 @@ class Tabular(Target[TabularTargetOptions]):
     def join(self, state: TargetState, other: TargetState) -> None:
         _own(state).rows.extend(_Row(list(row.cached)) for row in _own(other).rows)
 
-    def embed(self, ids: Tensor) -> Tensor:  # noqa: ARG002
+    def embed(self, ids: Tensor) -> Tensor:
         raise TargetMismatch("target 'tabular' has no embeddings: use a drafter that borrows none")
 
-    def head(self, hidden: Tensor) -> Tensor:  # noqa: ARG002
+    def head(self, hidden: Tensor) -> Tensor:
         raise TargetMismatch("target 'tabular' has no LM head: use a drafter that borrows none")
 
 
@@ -180,7 +180,7 @@ class LetterCodec(TextCodec):
     def decode(self, ids: Sequence[int]) -> str:
         return "".join(LETTERS[token] for token in ids)
 
-    def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:  # noqa: ARG002
+    def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         raise TargetMismatch("target 'tabular' has no chat template: pass a plain text or ids")
 
     def vocabulary(self) -> Mapping[str, int]:

@@ -79,7 +79,7 @@ class Adaptive(TreeBuilder[AdaptiveOptions]):
         )
 
     @classmethod
-    def build(cls, options: AdaptiveOptions, tools: BuildTools) -> "Adaptive":  # noqa: ARG003
+    def build(cls, options: AdaptiveOptions, tools: BuildTools) -> "Adaptive":
         """Read the files. Raises SpecError for what is wrong in them."""
         costs = shipped_costs() if options.cost is None else read_costs(Path(options.cost))
         if options.calibration is None:
@@ -93,7 +93,7 @@ class Adaptive(TreeBuilder[AdaptiveOptions]):
         root_token: int,
         root_position: int,
         budget: Budget,
-        chance: DraftChance,  # noqa: ARG002
+        chance: DraftChance,
     ) -> Generator[Frontier, Answer, DraftTree]:
         """One frontier a level. The tree holds the whole pool, with its worth: the batch decides what stays."""
         learned = budget.memory.kept

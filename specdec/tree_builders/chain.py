@@ -51,7 +51,7 @@ class Chain(TreeBuilder[ChainOptions]):
         )
 
     @classmethod
-    def build(cls, options: ChainOptions, tools: BuildTools) -> "Chain":  # noqa: ARG003
+    def build(cls, options: ChainOptions, tools: BuildTools) -> "Chain":
         """Nothing to resolve."""
         return cls(options)
 

@@ -61,7 +61,7 @@ class Dynamic(TreeBuilder[DynamicOptions]):
         )
 
     @classmethod
-    def build(cls, options: DynamicOptions, tools: BuildTools) -> "Dynamic":  # noqa: ARG003
+    def build(cls, options: DynamicOptions, tools: BuildTools) -> "Dynamic":
         """Nothing to resolve."""
         return cls(options)
 
@@ -70,7 +70,7 @@ class Dynamic(TreeBuilder[DynamicOptions]):
         root_token: int,
         root_position: int,
         budget: Budget,
-        chance: DraftChance,  # noqa: ARG002
+        chance: DraftChance,
     ) -> Generator[Frontier, Answer, DraftTree]:
         """One frontier a level: the beam. The partial tree holds the nodes that were expanded, not the pool."""
         options = self._options

@@ -45,7 +45,7 @@ class Fixed(TreeBuilder[FixedOptions]):
         root_token: int,
         root_position: int,
         budget: Budget,
-        chance: DraftChance,  # noqa: ARG002
+        chance: DraftChance,
     ) -> Generator[Frontier, Answer, DraftTree]:
         """One frontier a level: the nodes that have children in the shape. A shape too large is cut from its end."""
         sketch = TreeSketch(root_token, root_position)
@@ -53,7 +53,7 @@ class Fixed(TreeBuilder[FixedOptions]):
         return sketch.freeze(Draw.DETERMINISTIC)
 
 
-def _children(answer: Answer, counts: list[int], position: int) -> Iterator[Sequence[int]]:  # noqa: ARG001
+def _children(answer: Answer, counts: list[int], position: int) -> Iterator[Sequence[int]]:
     """The tokens of each frontier node's children, best first."""
     if isinstance(answer, DraftProbs):
         raise SpecdecError("'fixed' ranks logits or candidates; it received a warped q")

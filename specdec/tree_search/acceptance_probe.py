@@ -82,12 +82,12 @@ class Probe(TreeBuilder[PartOptions]):
         self.lengths: list[int] = []
 
     @classmethod
-    def declares(cls, options: PartOptions) -> BuilderDeclaration:  # noqa: ARG003
+    def declares(cls, options: PartOptions) -> BuilderDeclaration:
         """Deterministic draws."""
         return BuilderDeclaration(Draw.DETERMINISTIC, Shape.TREE, frozenset(Gives))
 
     @classmethod
-    def build(cls, options: PartOptions, tools: BuildTools) -> "Probe":  # noqa: ARG003
+    def build(cls, options: PartOptions, tools: BuildTools) -> "Probe":
         """Is made by hand: it needs an answer."""
         raise SpecdecError("a probe follows an answer and is not built from a spec")
 
@@ -96,7 +96,7 @@ class Probe(TreeBuilder[PartOptions]):
         root_token: int,
         root_position: int,
         budget: Budget,
-        chance: DraftChance,  # noqa: ARG002
+        chance: DraftChance,
     ) -> Generator[Frontier, Answer, DraftTree]:
         """One node a level: the one that the answer takes, else the drafter's best."""
         sketch = TreeSketch(root_token, root_position)
@@ -136,12 +136,12 @@ class Listener(TreeBuilder[PartOptions]):
         self._heard: dict[tuple[int, ...], Callable[[Sequence[int]], list[float]]] = {}
 
     @classmethod
-    def declares(cls, options: PartOptions) -> BuilderDeclaration:  # noqa: ARG003
+    def declares(cls, options: PartOptions) -> BuilderDeclaration:
         """Is made by hand: what it wraps declares."""
         raise SpecdecError("a listener wraps a builder and is not declared by a spec")
 
     @classmethod
-    def build(cls, options: PartOptions, tools: BuildTools) -> "Listener":  # noqa: ARG003
+    def build(cls, options: PartOptions, tools: BuildTools) -> "Listener":
         """Is made by hand."""
         raise SpecdecError("a listener wraps a builder and is not built from a spec")
 

@@ -53,12 +53,12 @@ class Metered(TreeBuilder[PartOptions]):
         self._vocab_size = vocab_size
 
     @classmethod
-    def declares(cls, options: PartOptions) -> BuilderDeclaration:  # noqa: ARG003
+    def declares(cls, options: PartOptions) -> BuilderDeclaration:
         """Deterministic draws."""
         return BuilderDeclaration(Draw.DETERMINISTIC, Shape.TREE, frozenset(Gives))
 
     @classmethod
-    def build(cls, options: PartOptions, tools: BuildTools) -> "Metered":  # noqa: ARG003
+    def build(cls, options: PartOptions, tools: BuildTools) -> "Metered":
         """Is made by hand: it needs a meter."""
         raise SpecdecError("a metered builder follows a meter and is not built from a spec")
 
@@ -66,8 +66,8 @@ class Metered(TreeBuilder[PartOptions]):
         self,
         root_token: int,
         root_position: int,
-        budget: Budget,  # noqa: ARG002
-        chance: DraftChance,  # noqa: ARG002
+        budget: Budget,
+        chance: DraftChance,
     ) -> Generator[Frontier, Answer, DraftTree]:
         """Two levels, and a tree."""
         meter = self._meter
@@ -123,7 +123,7 @@ class Wandering(Match):
         self._vocab_size = vocab_size
 
     @classmethod
-    def build(cls, options: PartOptions, tools: BuildTools) -> "Wandering":  # noqa: ARG003
+    def build(cls, options: PartOptions, tools: BuildTools) -> "Wandering":
         """Is made by hand: it needs a vocabulary."""
         raise SpecdecError("a wandering verifier changes what is emitted and is not built from a spec")
 

@@ -25,11 +25,11 @@ class Chain(Verifier[PartOptions]):
     Options: ClassVar[type[PartOptions]] = PartOptions
 
     @classmethod
-    def declares(cls, options: PartOptions) -> VerifierDeclaration:  # noqa: ARG003
+    def declares(cls, options: PartOptions) -> VerifierDeclaration:
         return VerifierDeclaration(accepts=ACCEPTS, shapes=frozenset({Shape.CHAIN}), reads_q=True)
 
     @classmethod
-    def build(cls, options: PartOptions, tools: BuildTools) -> "Chain":  # noqa: ARG003
+    def build(cls, options: PartOptions, tools: BuildTools) -> "Chain":
         return cls()
 
     def verify(self, tree: DraftTree, p: TargetDists, chance: TargetChance) -> Verdict:

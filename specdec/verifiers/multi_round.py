@@ -28,11 +28,11 @@ class MultiRound(Verifier[PartOptions]):
     Options: ClassVar[type[PartOptions]] = PartOptions
 
     @classmethod
-    def declares(cls, options: PartOptions) -> VerifierDeclaration:  # noqa: ARG003
+    def declares(cls, options: PartOptions) -> VerifierDeclaration:
         return VerifierDeclaration(accepts=ACCEPTS, shapes=ALL_SHAPES, reads_q=True)
 
     @classmethod
-    def build(cls, options: PartOptions, tools: BuildTools) -> "MultiRound":  # noqa: ARG003
+    def build(cls, options: PartOptions, tools: BuildTools) -> "MultiRound":
         return cls()
 
     def verify(self, tree: DraftTree, p: TargetDists, chance: TargetChance) -> Verdict:

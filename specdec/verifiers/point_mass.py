@@ -25,11 +25,11 @@ class PointMass(Verifier[PartOptions]):
     Options: ClassVar[type[PartOptions]] = PartOptions
 
     @classmethod
-    def declares(cls, options: PartOptions) -> VerifierDeclaration:  # noqa: ARG003
+    def declares(cls, options: PartOptions) -> VerifierDeclaration:
         return VerifierDeclaration(accepts=ACCEPTS, shapes=ALL_SHAPES, reads_q=False)
 
     @classmethod
-    def build(cls, options: PartOptions, tools: BuildTools) -> "PointMass":  # noqa: ARG003
+    def build(cls, options: PartOptions, tools: BuildTools) -> "PointMass":
         return cls()
 
     def verify(self, tree: DraftTree, p: TargetDists, chance: TargetChance) -> Verdict:

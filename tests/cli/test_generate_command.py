@@ -220,7 +220,7 @@ def test_a_prompt_that_is_no_unicode_exits_two(letters):
 
 CHATTY = """\
 import sys
-from specdec.contracts import DrafterDeclaration, Gives
+from specdec.interfaces.declarations import DrafterDeclaration, Gives
 from specdec.drafters.none import NoDrafter
 from specdec.plugins.hookspecs import hookimpl
 from specdec.interfaces.parts import Drafter, PartOptions

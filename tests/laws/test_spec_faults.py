@@ -11,7 +11,7 @@ from specdec.config.strategy_spec import StrategySpec
 from specdec.errors import IncompatibleParts, SpecError
 from specdec.plugins.registry import Kind
 
-GOLDEN = Path(__file__).parent.parent / "data" / "spec_defaults.json"
+GOLDEN = Path(__file__).parents[1] / "data" / "spec_defaults.json"
 TABLE = {"use": "tabular", "vocab": 6, "random": {"seed": 1}}
 
 

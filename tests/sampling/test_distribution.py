@@ -16,8 +16,8 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from specdec import distributions
 from specdec.errors import NumericsError, SpecError
+from specdec.sampling import distribution
 from specdec.sampling.distribution import TokenDist, cut, draft_probs, from_dense, point_mass
 from specdec.sampling.logits_warper import Warp
 from specdec.sampling.params import Cuts, Sampling
@@ -151,7 +151,7 @@ def test_the_nucleus_is_that_of_a_full_sort(top_p, scale):
         probs = random_logits(seed, size=3000, scale=scale).softmax(-1)
         ordered, order = probs.sort(descending=True, stable=True)
         kept = order[: int((ordered.cumsum(0) - ordered < top_p).sum())]
-        assert distributions._nucleus(probs, top_p).tolist() == sorted(kept.tolist())
+        assert distribution._nucleus(probs, top_p).tolist() == sorted(kept.tolist())
 
 
 def test_temperature_zero_is_the_lowest_id_argmax_in_every_type():

@@ -51,7 +51,7 @@ def likeliest(q: Row, count: int) -> Iterator[tuple[tuple[int, ...], Fraction]]:
     yield tuple(best[:count]), Fraction(1)
 
 
-def match(p: Row, q: Row, drawn: tuple[int, ...]) -> Iterator[tuple[int | None, Fraction, Row]]:  # noqa: ARG001
+def match(p: Row, q: Row, drawn: tuple[int, ...]) -> Iterator[tuple[int | None, Fraction, Row]]:
     """One draw from p; a child that equals it is accepted. *Source: arXiv 2408.07978.*"""
     for token in dict.fromkeys(drawn):
         yield token, p[token], p
@@ -59,7 +59,7 @@ def match(p: Row, q: Row, drawn: tuple[int, ...]) -> Iterator[tuple[int | None, 
     yield None, sum(left, NOTHING), _normalised(left, p)
 
 
-def point_mass(p: Row, q: Row, drawn: tuple[int, ...]) -> Iterator[tuple[int | None, Fraction, Row]]:  # noqa: ARG001
+def point_mass(p: Row, q: Row, drawn: tuple[int, ...]) -> Iterator[tuple[int | None, Fraction, Row]]:
     """Each child is accepted with what p has become, else struck out."""
     reached, left = Fraction(1), p
     for token in drawn:

@@ -9,7 +9,7 @@ from specdec.tree_search.tree_lists import from_choices, read_choices
 from specdec.trees.tree_file import Prediction, TreeFile, format_tree, parse_tree, read_tree, write_tree
 from specdec.trees.tree_shape import TreeShape
 
-TREES = Path(__file__).parents[1] / "trees"
+TREES = Path(__file__).parents[2] / "trees"
 HEAD = "name: t\nsource: here\n"
 
 

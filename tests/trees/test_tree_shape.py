@@ -94,7 +94,9 @@ def test_a_tree_that_is_far_too_large_is_refused_before_it_is_made():
         TreeShape.k_ary([1000, 1000, 1000])
 
 
-@pytest.mark.parametrize("module", ["tree_shapes", "tree_files", "builders/fixed", "builders/sampled", "builders/dynamic"])
+@pytest.mark.parametrize(
+    "module", ["trees/tree_shape", "trees/tree_file", "tree_builders/fixed", "tree_builders/sampled", "tree_builders/dynamic"]
+)
 def test_nothing_in_the_decode_loop_loads_networkx(module):
     source = Path(specdec.__file__).parent / f"{module}.py"
     imports = [node for node in ast.parse(source.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]

@@ -211,7 +211,7 @@ class _ProbeDraft(DraftChance):
     def flip(self, probability: float) -> bool:
         return self._probe.branch([1 - probability, probability]) == 1
 
-    def couple(self, probs: Tensor, count: int, position: int) -> list[int]:  # noqa: ARG002
+    def couple(self, probs: Tensor, count: int, position: int) -> list[int]:
         return self.draw(probs, count, replacement=False)
 
 
@@ -219,7 +219,7 @@ class _ProbeTarget(TargetChance):
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
 
-    def choose(self, ids: Tensor, probs: Tensor, position: int) -> int:  # noqa: ARG002
+    def choose(self, ids: Tensor, probs: Tensor, position: int) -> int:
         return int(ids[self._probe.branch(probs.tolist())])
 
     def flip(self, probability: float) -> bool:

@@ -9,7 +9,7 @@ from tabular_cases import Case
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.targets.tabular import TabularTargetOptions
 
-ANSWERS = Path(__file__).parent.parent / "data" / "verification_known_answers.json"
+ANSWERS = Path(__file__).parents[2] / "data" / "verification_known_answers.json"
 
 
 @pytest.fixture(scope="session")

@@ -4,12 +4,12 @@ from fractions import Fraction
 from functools import partial
 
 import pytest
+import reference_rules
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tabular_cases import Case, tabular_decoder
 
 from specdec.drafters.tabular import TabularDrafterOptions
-from specdec.losslessness import references
 from specdec.losslessness.exact.acceptance_bound import best_acceptance, best_acceptance_by_flow, coupled_acceptance
 from specdec.losslessness.exact.enumeration import prove_step, step_law
 from specdec.targets.tabular import TabularTargetOptions
@@ -21,15 +21,15 @@ from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound
 from specdec.verifiers.point_mass import PointMass
 
-WITH = partial(references.multi_round, replacement=True)
-WITHOUT = partial(references.multi_round, replacement=False)
+WITH = partial(reference_rules.multi_round, replacement=True)
+WITHOUT = partial(reference_rules.multi_round, replacement=False)
 RULES = {
-    "rrs_with_replacement": (references.iid, WITH),
-    "rrs_without_replacement": (references.without_replacement, WITHOUT),
-    "nss_iid_drafts": (references.iid, references.match),
-    "nss_without_replacement": (references.without_replacement, references.match),
-    "topk_nss": (references.likeliest, references.match),
-    "topk_delta_rrs": (references.likeliest, references.point_mass),
+    "rrs_with_replacement": (reference_rules.iid, WITH),
+    "rrs_without_replacement": (reference_rules.without_replacement, WITHOUT),
+    "nss_iid_drafts": (reference_rules.iid, reference_rules.match),
+    "nss_without_replacement": (reference_rules.without_replacement, reference_rules.match),
+    "topk_nss": (reference_rules.likeliest, reference_rules.match),
+    "topk_delta_rrs": (reference_rules.likeliest, reference_rules.point_mass),
 }
 SINGLE = (
     "A_generic3",
@@ -69,10 +69,10 @@ def test_single_step_acceptance_is_the_known_fraction(known_answers, name):
     p, q = constant(entry["p"]), constant(entry["q"])
     for count, known in entry["k"].items():
         for rule, (drafts, reference) in RULES.items():
-            law = references.step_law(p, q, [int(count)], drafts, reference)
+            law = reference_rules.step_law(p, q, [int(count)], drafts, reference)
             key = "topk_deterministic" if rule.startswith("topk") else rule
-            assert str(references.accepted_at_least(law, 1)[0]) == known[key]["exact"]
-            assert references.total_variation(law, p, 2) == 0
+            assert str(reference_rules.accepted_at_least(law, 1)[0]) == known[key]["exact"]
+            assert reference_rules.total_variation(law, p, 2) == 0
 
 
 @pytest.mark.parametrize("name", SINGLE)
@@ -81,8 +81,8 @@ def test_the_best_possible_acceptance_is_the_known_fraction(known_answers, name)
     p, q = fractions(entry["p"]), fractions(entry["q"])
     for count, known in entry["k"].items():
         for drafts, key in (
-            (references.iid, "ot_optimum_iid"),
-            (references.without_replacement, "ot_optimum_without_replacement"),
+            (reference_rules.iid, "ot_optimum_iid"),
+            (reference_rules.without_replacement, "ot_optimum_without_replacement"),
         ):
             sets = drafted_sets(drafts(q, int(count)))
             assert str(best_acceptance(p, sets)) == known[key]["exact"]
@@ -104,9 +104,9 @@ def test_acceptance_in_a_tree_is_the_known_fractions(known_answers, name, shape)
     entry = known_answers["sequence"][name]
     p, q = rows_of(entry, "p"), rows_of(entry, "q")
     for rule, (drafts, reference) in RULES.items():
-        law = references.step_law(p, q, [int(width) for width in shape.split("x")], drafts, reference)
+        law = reference_rules.step_law(p, q, [int(width) for width in shape.split("x")], drafts, reference)
         known = entry["tree"][shape][rule]
-        levels = references.accepted_at_least(law, 2)
+        levels = reference_rules.accepted_at_least(law, 2)
         assert str(sum(levels)) == known["E_tau"]["exact"]
         assert [str(level) for level in levels if level] == [level["exact"] for level in known["P_tau_ge"] if level["float"]]
 
@@ -116,11 +116,11 @@ def test_acceptance_along_a_chain_is_the_known_fractions(known_answers, name):
     entry = known_answers["sequence"][name]
     p, q = rows_of(entry, "p"), rows_of(entry, "q")
     for length, known in entry["chain"].items():
-        law = references.step_law(p, q, [1] * int(length), references.iid, references.chain)
-        levels = references.accepted_at_least(law, int(length))
+        law = reference_rules.step_law(p, q, [1] * int(length), reference_rules.iid, reference_rules.chain)
+        levels = reference_rules.accepted_at_least(law, int(length))
         assert str(sum(levels)) == known["token"]["E_tau"]["exact"]
         assert [str(level) for level in levels if level] == [x["exact"] for x in known["token"]["P_tau_ge"] if x["float"]]
-        assert references.total_variation(law, p, int(length) + 1) == 0
+        assert reference_rules.total_variation(law, p, int(length) + 1) == 0
 
 
 VOCAB = 3
@@ -133,7 +133,7 @@ CODE = {
     "topk_delta_rrs": (lambda widths: (Fixed, FixedOptions(widths=widths)), PointMass),
     "chain": (lambda widths: (Chain, ChainOptions(length=len(widths), draw="sampled")), ChainRule),
 }
-EVERY = {**RULES, "chain": (references.iid, references.chain)}
+EVERY = {**RULES, "chain": (reference_rules.iid, reference_rules.chain)}
 
 
 @st.composite
@@ -181,29 +181,29 @@ def test_the_code_has_the_law_of_its_reference_and_both_have_the_target_s(rule, 
     parts, verifier = CODE[rule]
     widths = (1, 1) if rule == "chain" else (2,) if rule.startswith("rrs") else (2, 1)
     decoder = tabular_decoder(case_of(p, q), *parts(widths), verifier)
-    wanted = references.step_law(lookup(p), lookup(q), widths, drafts, reference)
+    wanted = reference_rules.step_law(lookup(p), lookup(q), widths, drafts, reference)
     found = step_law(decoder, (0, 0), depth=len(widths))
     assert {(o.tokens, o.accepted[0]): mass for o, mass in found.items()} == pytest.approx(
         {key: float(mass) for key, mass in wanted.items()}, abs=1e-12
     )
-    assert references.total_variation(wanted, lookup(p), 3) == 0
+    assert reference_rules.total_variation(wanted, lookup(p), 3) == 0
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(p=laws(), q=laws(), count=st.integers(1, 3))
 def test_no_rule_accepts_more_than_the_transport_bound(p, q, count):
     for drafts, rules in (
-        (references.iid, (WITH, references.match)),
-        (references.without_replacement, (WITHOUT, references.match)),
-        (references.likeliest, (references.point_mass, references.match)),
+        (reference_rules.iid, (WITH, reference_rules.match)),
+        (reference_rules.without_replacement, (WITHOUT, reference_rules.match)),
+        (reference_rules.likeliest, (reference_rules.point_mass, reference_rules.match)),
     ):
         sets = drafted_sets(drafts(q, count))
         best = best_acceptance(p, sets)
         assert float(best) == pytest.approx(best_acceptance_by_flow([float(x) for x in p], sets), abs=1e-9)
         for rule in rules:
-            law = references.step_law(lambda _: p, lambda _: q, [count], drafts, rule)
-            assert references.accepted_at_least(law, 1)[0] <= best
-    assert best_acceptance(p, drafted_sets(references.iid(q, 1))) == sum(map(min, p, q))
+            law = reference_rules.step_law(lambda _: p, lambda _: q, [count], drafts, rule)
+            assert reference_rules.accepted_at_least(law, 1)[0] <= best
+    assert best_acceptance(p, drafted_sets(reference_rules.iid(q, 1))) == sum(map(min, p, q))
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
@@ -211,7 +211,7 @@ def test_no_rule_accepts_more_than_the_transport_bound(p, q, count):
 def test_coupled_drafts_are_accepted_within_their_bounds(p, q, count):
     found = coupled_acceptance(p, q, count)
     distance = sum(abs(a - b) for a, b in zip(p, q, strict=True)) / 2
-    assert found <= best_acceptance(p, drafted_sets(references.without_replacement(q, count)))
+    assert found <= best_acceptance(p, drafted_sets(reference_rules.without_replacement(q, count)))
     assert found >= coupled_acceptance(p, q)
     assert coupled_acceptance(p, q) >= (1 - distance) / (1 + distance)
     assert coupled_acceptance(p, p) == 1
