@@ -228,7 +228,7 @@ def broken_shop(**methods) -> Workshop:
         def build(cls, options, tools):
             return cls()
 
-        def grow(self, root_token, root_position, budget, chance):
+        def grow(self, root_token, root_position, budget, rng):
             raise NotImplementedError
 
     for name, method in methods.items():

@@ -20,7 +20,7 @@ from specdec.interfaces.parts import Drafter, DraftSession, PartOptions, TreeBui
 from specdec.interfaces.proposals import Candidates, Distributions, Frontier
 from specdec.interfaces.results import Verdict
 from specdec.plugins.registry import Kind, load_registry
-from specdec.sampling.rng import SeededTargetChance
+from specdec.sampling.rng import SeededTargetRng
 from specdec.targets.tabular import Tabular as TabularTarget
 from specdec.targets.tabular import TabularTargetOptions
 from specdec.testing import CheckFailed, check_builder, check_drafter, check_target, check_verifier
@@ -103,8 +103,8 @@ class Rule(Verifier[PartOptions]):
     def build(cls, options, tools):
         return cls()
 
-    def verify(self, tree, p, chance):
-        return Match().verify(tree, p, chance)
+    def verify(self, tree, p, rng):
+        return Match().verify(tree, p, rng)
 
 
 class WholeQ(Rule):
@@ -113,30 +113,30 @@ class WholeQ(Rule):
     accepts = frozenset({Draw.IID, Draw.WITHOUT_REPLACEMENT})
     reads_q = True
 
-    def verify(self, tree, p, chance):
+    def verify(self, tree, p, rng):
         path, node = [], 0
         while True:
             left, drawn = p.row(node), siblings(tree, node, self.accepts, self.name)
             for child in drawn:
                 q, token = tree.q_of(node), tree.tokens[child]
-                if chance.flip(min(1.0, left.prob(token) / float(q[token]))):
+                if rng.flip(min(1.0, left.prob(token) / float(q[token]))):
                     path.append(child)
                     node = child
                     break
                 left = left.residual(q) or left
             else:
-                return Verdict(tuple(path), left.choose(chance, tree.root_position + tree.depths[node] + 1), not drawn)
+                return Verdict(tuple(path), left.choose(rng, tree.root_position + tree.depths[node] + 1), not drawn)
 
 
 class ChoosesTwice(Rule):
     name = "chooses_twice"
     Options = PartOptions
 
-    def verify(self, tree, p, chance):
+    def verify(self, tree, p, rng):
         for child in tree.children[0]:
-            if p.row(0).choose(chance, tree.root_position + 1) == tree.tokens[child]:
-                return Verdict((child,), p.row(child).choose(chance, tree.root_position + 2), not tree.children[child])
-        return Verdict((), p.row(0).choose(chance, tree.root_position + 1), not tree.children[0])
+            if p.row(0).choose(rng, tree.root_position + 1) == tree.tokens[child]:
+                return Verdict((child,), p.row(child).choose(rng, tree.root_position + 2), not tree.children[child])
+        return Verdict((), p.row(0).choose(rng, tree.root_position + 1), not tree.children[0])
 
 
 class TakesAnyStamp(WholeQ):
@@ -145,8 +145,8 @@ class TakesAnyStamp(WholeQ):
     accepts = frozenset({Draw.DETERMINISTIC})
     reads_q = False
 
-    def verify(self, tree, p, chance):
-        return Match().verify(tree, p, chance)
+    def verify(self, tree, p, rng):
+        return Match().verify(tree, p, rng)
 
 
 class FlipsUnderSharedNoise(Rule):
@@ -155,27 +155,27 @@ class FlipsUnderSharedNoise(Rule):
     name = "flips_under_shared_noise"
     Options = PartOptions
 
-    def verify(self, tree, p, chance):
+    def verify(self, tree, p, rng):
         path, node = [], 0
         while True:
             left = p.row(node)
             for child in tree.children[node]:
-                if chance.flip(left.prob(tree.tokens[child])):
+                if rng.flip(left.prob(tree.tokens[child])):
                     path.append(child)
                     node = child
                     break
                 left = left.without(tree.tokens[child]) or left
             else:
                 last = not tree.children[node]
-                return Verdict(tuple(path), left.choose(chance, tree.root_position + tree.depths[node] + 1), last)
+                return Verdict(tuple(path), left.choose(rng, tree.root_position + tree.depths[node] + 1), last)
 
 
 class WrongWhenDeep(Rule):
     name = "wrong_when_deep"
     Options = PartOptions
 
-    def verify(self, tree, p, chance):
-        verdict = Match().verify(tree, p, chance)
+    def verify(self, tree, p, rng):
+        verdict = Match().verify(tree, p, rng)
         return replace(verdict, next_token=0) if len(verdict.path) >= 4 else verdict
 
 
@@ -183,8 +183,8 @@ class WrongWhenWide(Rule):
     name = "wrong_when_wide"
     Options = PartOptions
 
-    def verify(self, tree, p, chance):
-        verdict = Match().verify(tree, p, chance)
+    def verify(self, tree, p, rng):
+        verdict = Match().verify(tree, p, rng)
         return replace(verdict, next_token=0) if len(tree) > 9 else verdict
 
 
@@ -201,8 +201,8 @@ class SpoilsQ(MultiRound):
     name = "spoils_q"
     Options = PartOptions
 
-    def verify(self, tree, p, chance):
-        verdict = MultiRound().verify(tree, p, chance)
+    def verify(self, tree, p, rng):
+        verdict = MultiRound().verify(tree, p, rng)
         if tree.q is not None:
             tree.q.mul_(0.5)
         return verdict
@@ -212,7 +212,7 @@ class Lucky(Rule):
     name = "lucky"
     Options = PartOptions
 
-    def verify(self, tree, p, chance):
+    def verify(self, tree, p, rng):
         dist = p.row(0)
         token = int(dist.ids[int(torch.multinomial(dist.probs, 1))])
         return Verdict((), token, not tree.children[0])
@@ -245,7 +245,7 @@ class Lossy(WholeQ):
         (WrongWhenDeep, r"wrong_when_deep.*the law is the target's"),
         (WrongWhenWide, r"wrong_when_wide.*the law is the target's"),
         (CannotBeBuilt, r"cannot_be_built.*KeyError"),
-        (LuckyOnQ, r"lucky_on_q.*NotAFunctionOfItsCoins"),
+        (LuckyOnQ, r"lucky_on_q.*NotAFunctionOfItsDraws"),
     ],
 )
 def test_a_wrong_verifier_is_refuted_and_told_where(cls, message):
@@ -276,17 +276,17 @@ class Tree(TreeBuilder[PartOptions]):
     def build(cls, options, tools):
         return cls()
 
-    def pick(self, q, chance, budget, position):
-        return chance.draw(q, min(2, budget.nodes), replacement=False)
+    def pick(self, q, rng, budget, position):
+        return rng.draw(q, min(2, budget.nodes), replacement=False)
 
     def stamp(self):
         return self.draw
 
-    def grow(self, root_token, root_position, budget, chance):
+    def grow(self, root_token, root_position, budget, rng):
         sketch = TreeSketch(root_token, root_position)
         answer = yield Frontier(sketch, (0,))
         q = answer.q if hasattr(answer, "q") else answer.logits.softmax(-1)
-        nodes = tuple(sketch.add(0, token) for token in self.pick(q[0], chance, budget, root_position + 1))
+        nodes = tuple(sketch.add(0, token) for token in self.pick(q[0], rng, budget, root_position + 1))
         return sketch.freeze(self.stamp(), draws={0: nodes} if nodes else {}, q=q, q_row=[0] + [-1] * len(nodes))
 
 
@@ -296,7 +296,7 @@ class ArgmaxWithSoftmax(Tree):
     name = "argmax_with_softmax"
     Options = PartOptions
 
-    def pick(self, q, chance, budget, position):
+    def pick(self, q, rng, budget, position):
         return [int(q.argmax())]
 
 
@@ -304,15 +304,15 @@ class DropsTheUnlikely(Tree):
     name = "drops_the_unlikely"
     Options = PartOptions
 
-    def pick(self, q, chance, budget, position):
-        return [token for token in super().pick(q, chance, budget, position) if q[token] > 0.2]
+    def pick(self, q, rng, budget, position):
+        return [token for token in super().pick(q, rng, budget, position) if q[token] > 0.2]
 
 
 class OwnRandomness(Tree):
     name = "own_randomness"
     Options = PartOptions
 
-    def pick(self, q, chance, budget, position):
+    def pick(self, q, rng, budget, position):
         return [int(torch.multinomial(q, 1))]
 
 
@@ -340,8 +340,8 @@ class OverBudget(Tree):
     name = "over_budget"
     Options = PartOptions
 
-    def pick(self, q, chance, budget, position):
-        return chance.draw(q, 2, replacement=False)
+    def pick(self, q, rng, budget, position):
+        return rng.draw(q, 2, replacement=False)
 
 
 class HiddenCoupling(Tree):
@@ -350,27 +350,27 @@ class HiddenCoupling(Tree):
     name = "hidden_coupling"
     Options = PartOptions
 
-    def pick(self, q, chance, budget, position):
-        return chance.couple(q, 1, position)
+    def pick(self, q, rng, budget, position):
+        return rng.couple(q, 1, position)
 
 
 class DrawsWithChoose(Tree):
-    """Makes target coins of its own and draws with their `choose`: with the request's seed, the target's very noise."""
+    """Makes a target RNG of its own and draws with their `choose`: with the request's seed, the target's very noise."""
 
     name = "draws_with_choose"
     Options = PartOptions
 
-    def pick(self, q, chance, budget, position):
+    def pick(self, q, rng, budget, position):
         ids = q.nonzero()[:, 0]
-        return [SeededTargetChance(0).choose(ids, q[ids], position)]
+        return [SeededTargetRng(0).choose(ids, q[ids], position)]
 
 
 class AsksForChoose(Tree):
     name = "asks_for_choose"
     Options = PartOptions
 
-    def pick(self, q, chance, budget, position):
-        return [chance.choose(q.nonzero()[:, 0], q, position)]
+    def pick(self, q, rng, budget, position):
+        return [rng.choose(q.nonzero()[:, 0], q, position)]
 
 
 class Random(Tree):
@@ -378,8 +378,8 @@ class Random(Tree):
     Options = PartOptions
     draw = Draw.DETERMINISTIC
 
-    def pick(self, q, chance, budget, position):
-        return chance.draw(q, 1, replacement=True)
+    def pick(self, q, rng, budget, position):
+        return rng.draw(q, 1, replacement=True)
 
 
 class HalfCoupled(Tree):

@@ -19,7 +19,7 @@ from specdec.interfaces.parts import Drafter, Target, TreeBuilder, Verifier
 from specdec.interfaces.results import PHASES, Committed, Generation, Scored, StepRecord, Verdict
 from specdec.sampling.logits_warper import TargetDists
 from specdec.sampling.params import Sampling
-from specdec.sampling.rng import Coins, seeded
+from specdec.sampling.rng import RequestRng, seeded
 from specdec.trees.draft_tree import DraftTree
 
 __all__ = ["Declared", "Decoder", "Run", "StreamEvent"]
@@ -105,15 +105,15 @@ class Decoder:
         requests: Sequence[Request],
         *,
         batch_size: int | None = None,
-        coins: Callable[[int], Coins] = seeded,
+        rng_for: Callable[[int], RequestRng] = seeded,
         watch: Watch | None = None,
     ) -> Run:
-        """Prefill the batch and draw each sequence's first token. `coins` makes the two streams from a request's key.
+        """Prefill the batch and draw each sequence's first token. `rng_for` makes the two streams from a request's key.
 
         batch_size: rows at once; the others wait. None: no row waits.
         """
         check_batch_size(batch_size)
-        rows = open_rows(requests, target=self.target, sampling=self.sampling, numbers=self._request_numbers, coins=coins)
+        rows = open_rows(requests, target=self.target, sampling=self.sampling, numbers=self._request_numbers, rng_for=rng_for)
         waiting = deque(row for row in rows if row.emitted.finish is None)
         run = Run([], [row for row in rows if row.emitted.finish is not None], waiting, batch_size, watch=watch)
         self._places.admit(run)
@@ -158,7 +158,7 @@ class Decoder:
     def _verify(self, row: Row, tree: DraftTree, scored: Scored) -> tuple[Verdict, TargetDists]:
         p = row.warp.dists(scored.logits, row.tokens, tree)
         with self._verifying:
-            verdict = self.verifier.verify(tree, p, row.coins.target)
+            verdict = self.verifier.verify(tree, p, row.rng.target)
         return checked_verdict(verdict, tree, self.target.facts.vocab_size, type(self.verifier).name), p
 
     def _generation(self, row: Row) -> Generation:

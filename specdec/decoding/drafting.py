@@ -14,7 +14,7 @@ from specdec.interfaces.part_guard import PartGuard
 from specdec.interfaces.parts import Drafter, DraftSession, Target, TreeBuilder
 from specdec.interfaces.proposals import Answer, Budget, Candidates, DraftProbs, Frontier, Memory
 from specdec.sampling.distribution import draft_probs
-from specdec.sampling.rng import DraftChance
+from specdec.sampling.rng import DraftRng
 from specdec.trees.draft_tree import DraftTree, Draw, TreeError, root_only, validate
 
 UNBOUNDED_NODES = 4096
@@ -50,10 +50,10 @@ class _Growing:
             self.asked, self.tree = None, stop.value
 
 
-class _Uncoupled(DraftChance):
-    """The draft coins of a builder that declares other than COUPLED draws: the target's noise is hidden from it."""
+class _Uncoupled(DraftRng):
+    """The draft RNG of a builder that declares other than COUPLED draws: the target's noise is hidden from it."""
 
-    def __init__(self, inner: DraftChance, builder: str) -> None:
+    def __init__(self, inner: DraftRng, builder: str) -> None:
         self._inner = inner
         self._builder = builder
 
@@ -111,8 +111,8 @@ class Grower:
         if not self._drafts or budget.depth < 1 or budget.nodes < 1:
             return None
         with self._building:
-            chance = row.coins.draft if self._coupled else _Uncoupled(row.coins.draft, self._builder.name)
-            one = _Growing(self._builder.grow(row.tokens[-1], len(row.tokens) - 1, budget, chance))
+            rng = row.rng.draft if self._coupled else _Uncoupled(row.rng.draft, self._builder.name)
+            one = _Growing(self._builder.grow(row.tokens[-1], len(row.tokens) - 1, budget, rng))
         self._advance(one, None)
         return one
 

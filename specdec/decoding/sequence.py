@@ -17,7 +17,7 @@ from specdec.interfaces.results import Generation, Scored, StepRecord, TokenLogp
 from specdec.sampling.keyed_noise import mix, request_key
 from specdec.sampling.logits_warper import Warp
 from specdec.sampling.params import Sampling
-from specdec.sampling.rng import Coins
+from specdec.sampling.rng import RequestRng
 from specdec.trees.draft_tree import root_only
 
 
@@ -36,7 +36,7 @@ class Row:
     tokens: list[int]
     limit: int
     warp: Warp
-    coins: Coins
+    rng: RequestRng
     emitted: Emitted
     num_logprobs: int | None
     records: list[StepRecord] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Row:
         """Draw the token after the prompt. scored.logits: [1, vocab]."""
         end = len(self.tokens)
         p = self.warp.dists(scored.logits, self.tokens, root_only(self.tokens[-1], end - 1))
-        return p.row(0).choose(self.coins.target, end)
+        return p.row(0).choose(self.rng.target, end)
 
     def emit(self, tokens: Sequence[int], logits: Sequence[Tensor]) -> int:
         """Append tokens up to the end of the sequence; returns how many were taken. logits: [vocab] by token, for logprobs."""
@@ -109,7 +109,7 @@ def open_rows(
     target: Target,
     sampling: Sampling,
     numbers: Iterator[int],
-    coins: Callable[[int], Coins],
+    rng_for: Callable[[int], RequestRng],
 ) -> list[Row]:
     """Rows of all samples, side by side. Raises SpecError before anything is changed."""
     prepared = [_prepare(request, target, sampling) for request in requests]
@@ -133,7 +133,7 @@ def open_rows(
                     tokens=list(prompt),
                     limit=limit,
                     warp=warp,
-                    coins=coins(key),
+                    rng=rng_for(key),
                     emitted=Emitted(rules, target.codec),
                     num_logprobs=request.logprobs,
                 )

@@ -25,7 +25,7 @@ from specdec.interfaces.declarations import (
 from specdec.interfaces.proposals import Answer, Budget, DraftStart, Frontier, Proposal
 from specdec.interfaces.results import Committed, Scored, TargetFacts, Verdict
 from specdec.sampling.logits_warper import TargetDists
-from specdec.sampling.rng import DraftChance, TargetChance
+from specdec.sampling.rng import DraftRng, TargetRng
 from specdec.trees.draft_tree import DraftTree
 
 __all__ = [
@@ -223,7 +223,7 @@ class TreeBuilder(ABC, Generic[OptionsT]):
 
     @abstractmethod
     def grow(
-        self, root_token: int, root_position: int, budget: Budget, chance: DraftChance
+        self, root_token: int, root_position: int, budget: Budget, rng: DraftRng
     ) -> Generator[Frontier, Answer, DraftTree]:
         """Yield frontiers, receive one answer each, return the tree, within `budget`.
 
@@ -233,7 +233,7 @@ class TreeBuilder(ABC, Generic[OptionsT]):
 
 
 class Verifier(ABC, Generic[OptionsT]):
-    """Accepts a path and draws the next token: a pure function of (tree, p, chance)."""
+    """Accepts a path and draws the next token: a pure function of (tree, p, rng)."""
 
     name: ClassVar[str]
     Options: ClassVar[type[PartOptions]]
@@ -249,7 +249,7 @@ class Verifier(ABC, Generic[OptionsT]):
         """Resolve its options."""
 
     @abstractmethod
-    def verify(self, tree: DraftTree, p: TargetDists, chance: TargetChance) -> Verdict:
+    def verify(self, tree: DraftTree, p: TargetDists, rng: TargetRng) -> Verdict:
         """One step. Reads p only at nodes that it reaches, in path order."""
 
 

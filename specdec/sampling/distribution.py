@@ -7,7 +7,7 @@ from torch import Tensor
 
 from specdec.errors import NumericsError
 from specdec.sampling.params import Cuts
-from specdec.sampling.rng import TargetChance
+from specdec.sampling.rng import TargetRng
 
 FIRST_CUT = 256
 """Tokens that top-p looks at first. A full sort of 49,152 costs 11 ms, the likeliest 256 cost 0.1 and 4,096 cost 0.4."""
@@ -36,12 +36,12 @@ class TokenDist:
         slot = int(torch.searchsorted(self.ids, token))
         return float(self.probs[slot]) if slot < len(self.ids) and int(self.ids[slot]) == token else 0.0
 
-    def choose(self, chance: TargetChance, position: int) -> int:
+    def choose(self, rng: TargetRng, position: int) -> int:
         """Draw the token of `position`."""
         if self.point is not None:
-            chance.skip(position)
+            rng.skip(position)
             return self.point
-        return chance.choose(self.ids, self.probs, position)
+        return rng.choose(self.ids, self.probs, position)
 
     def dense(self, vocab_size: int) -> Tensor:
         """[vocab] float64."""

@@ -7,7 +7,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from specdec.errors import NumericsError, SpecdecError
-from specdec.sampling.rng import Coins, DraftChance, RisingPositions, TargetChance
+from specdec.sampling.rng import DraftRng, RequestRng, RisingPositions, TargetRng
 
 R = TypeVar("R", bound=Hashable)
 
@@ -45,8 +45,8 @@ class _Script:
         return None
 
 
-class ReplayTargetChance(TargetChance):
-    """Target coins that follow a script."""
+class ReplayTargetRng(TargetRng):
+    """Target draws that follow a script."""
 
     def __init__(self, script: _Script) -> None:
         self._script = script
@@ -64,8 +64,8 @@ class ReplayTargetChance(TargetChance):
         self._positions.use(position)
 
 
-class ReplayDraftChance(DraftChance):
-    """Draft coins that follow a script."""
+class ReplayDraftRng(DraftRng):
+    """Draft draws that follow a script."""
 
     def __init__(self, script: _Script) -> None:
         self._script = script
@@ -89,7 +89,7 @@ class ReplayDraftChance(DraftChance):
         return self.draw(probs, count, replacement=False)
 
 
-def outcomes(run: Callable[[Coins], R], *, limit: int = 5_000_000) -> dict[R, float]:
+def outcomes(run: Callable[[RequestRng], R], *, limit: int = 5_000_000) -> dict[R, float]:
     """The exact law of `run`: it is called once per leaf of its tree of choices; results map to their probability.
 
     Raises SpecdecError beyond `limit` leaves, NumericsError when the masses do not sum to 1 within 1e-9.
@@ -99,7 +99,7 @@ def outcomes(run: Callable[[Coins], R], *, limit: int = 5_000_000) -> dict[R, fl
     leaves = 0
     while prefix is not None:
         script = _Script(prefix)
-        result = run(Coins(ReplayDraftChance(script), ReplayTargetChance(script)))
+        result = run(RequestRng(ReplayDraftRng(script), ReplayTargetRng(script)))
         law[result] = law.get(result, 0.0) + script.mass
         prefix = script.successor()
         leaves += 1

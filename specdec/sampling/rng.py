@@ -10,8 +10,8 @@ from specdec.errors import SpecdecError
 from specdec.sampling.keyed_noise import gumbels, mix, signed
 
 
-class DraftChance(ABC):
-    """The coins of one sequence's draft."""
+class DraftRng(ABC):
+    """The random draws of one sequence's draft."""
 
     @abstractmethod
     def draw(self, probs: Tensor, count: int, *, replacement: bool) -> list[int]:
@@ -34,14 +34,14 @@ class DraftChance(ABC):
         """
 
 
-class TargetChance(ABC):
-    """The coins of one sequence's verification."""
+class TargetRng(ABC):
+    """The random draws of one sequence's verification."""
 
     @abstractmethod
     def choose(self, ids: Tensor, probs: Tensor, position: int) -> int:
         """One of `ids` [k] (ascending) with weights `probs` [k] (not negative, any positive sum), for absolute `position`.
 
-        Positions must rise from call to call: a second choice at one position would be the same coin again, and raises.
+        Positions must rise from call to call: a second choice at one position would be the same random draw again, and raises.
         """
 
     @abstractmethod
@@ -50,7 +50,7 @@ class TargetChance(ABC):
 
     @abstractmethod
     def skip(self, position: int) -> None:
-        """Mark `position` as used by a choice among one token, which needs no coin."""
+        """Mark `position` as used by a choice among one token, which needs no random draw."""
 
 
 class RisingPositions:
@@ -64,7 +64,7 @@ class RisingPositions:
     def use(self, position: int) -> None:
         if position <= self.last:
             raise SpecdecError(
-                f"a token was chosen at position {position} after one at {self.last}: keyed noise would repeat the same coin"
+                f"a token was chosen at position {position} after one at {self.last}: keyed noise would repeat the random draw"
             )
         self.last = position
 
@@ -74,7 +74,7 @@ def _target_key(seed: int) -> int:
     return mix(seed, 1)
 
 
-class SeededTargetChance(TargetChance):
+class SeededTargetRng(TargetRng):
     """Choices keyed by (seed, position, token): plain decoding with the same seed draws the same tokens."""
 
     def __init__(self, seed: int) -> None:
@@ -95,7 +95,7 @@ class SeededTargetChance(TargetChance):
         self._positions.use(position)
 
 
-class SeededDraftChance(DraftChance):
+class SeededDraftRng(DraftRng):
     """One generator a sequence, so that its drafts do not depend on its batch mates."""
 
     def __init__(self, seed: int) -> None:
@@ -123,13 +123,13 @@ class SeededDraftChance(DraftChance):
 
 
 @dataclass(frozen=True, slots=True)
-class Coins:
+class RequestRng:
     """The two streams of one sequence."""
 
-    draft: DraftChance
-    target: TargetChance
+    draft: DraftRng
+    target: TargetRng
 
 
-def seeded(seed: int) -> Coins:
-    """Production coins of the request with this key."""
-    return Coins(SeededDraftChance(seed), SeededTargetChance(seed))
+def seeded(seed: int) -> RequestRng:
+    """The production RNG of the request with this key."""
+    return RequestRng(SeededDraftRng(seed), SeededTargetRng(seed))

@@ -8,7 +8,7 @@ from specdec.drafters.ngram import NgramDrafter, NgramOptions
 from specdec.interfaces.compatibility import effective_draws
 from specdec.interfaces.declarations import Gives, Shape
 from specdec.interfaces.parts import Drafter, PartOptions, TreeBuilder, Verifier
-from specdec.losslessness.exact.checked_rng import NotAFunctionOfItsCoins
+from specdec.losslessness.exact.checked_rng import NotAFunctionOfItsDraws
 from specdec.losslessness.exact.enumeration import Draft, draft_law
 from specdec.losslessness.exact.guards import with_smaller_drafts
 from specdec.losslessness.exact.toy_models import StandIn
@@ -87,8 +87,8 @@ def _drafts(decoder: Decoder, model: StandIn) -> Mapping[Draft, float]:
         raise CheckFailed(f"its drafts have too many outcomes on {model.vocab_size} tokens, even one node; check it with less")
     try:
         drafts = draft_law(smaller, model.prefix, depth=None)
-    except NotAFunctionOfItsCoins as error:
-        raise CheckFailed(f"{error}: all randomness must come from the `chance` that grow receives") from error
+    except NotAFunctionOfItsDraws as error:
+        raise CheckFailed(f"{error}: all randomness must come from the `rng` that grow receives") from error
     if decoder.declared.builder.draw is Draw.DETERMINISTIC and len(drafts) > 1:
         raise CheckFailed(
             f"it declares deterministic draws, and grows {len(drafts)} different trees after {list(model.prefix)}"

@@ -51,5 +51,5 @@ def _check_place(place: Place, law: Mapping[int, float]) -> None:
     raise CheckFailed(
         f"the stated q is not what was drawn from: at {where}, child {len(before) + 1} ({draw} draw{after}) is token {worst} "
         f"with probability {got[worst]:.6g}; its q {[round(weight, 4) for weight in q]} says {wanted[worst]:.6g}. Draw it with "
-        "chance.draw from the very row that is stored, and drop, sort or merge nothing afterwards"
+        "rng.draw from the very row that is stored, and drop, sort or merge nothing afterwards"
     )

@@ -145,13 +145,13 @@ def _are_layers(layers: Sequence[int], num_layers: int) -> bool:
 
 def fresh_head(config: HeadConfig, lm_head: Tensor, seed: int) -> EagleHead | EagleHead3:
     """Random weights of a seed; an EAGLE-1 head starts by repeating the feature, an own LM head as the target's rows."""
-    coins = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     head: EagleHead | EagleHead3 = EagleHead3(config) if config.layers else EagleHead(config)
     with torch.no_grad():
         for name, module in head.named_modules():
             if isinstance(module, nn.Linear):
                 branch = name.endswith(("o_proj", "down_proj"))
-                module.weight.normal_(0.0, BRANCH_STD if branch else WEIGHT_STD, generator=coins)
+                module.weight.normal_(0.0, BRANCH_STD if branch else WEIGHT_STD, generator=generator)
                 if module.bias is not None:
                     module.bias.zero_()
         if head.lm_head is not None:

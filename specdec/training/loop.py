@@ -106,7 +106,7 @@ class Trainer:
             for group in optimizer.param_groups:
                 group["lr"] = group["peak"] * share
         steps = self.spec.steps.end if progress >= self.spec.steps.switch_at else self.spec.steps.start
-        coins = torch.Generator().manual_seed(self.spec.seed * 7_368_787 + self.step * 1009 + self.processes.rank)
+        generator = torch.Generator().manual_seed(self.spec.seed * 7_368_787 + self.step * 1009 + self.processes.rank)
         with torch.autocast(batch.inputs.device.type, dtype=torch.bfloat16, enabled=self.spec.autocast):
             loss = batch_loss(
                 self.head,
@@ -115,7 +115,7 @@ class Trainer:
                 batch,
                 losses=self.spec.loss_weights,
                 steps=steps,
-                noise=draw_noise(self.spec.noise, batch, coins),
+                noise=draw_noise(self.spec.noise, batch, generator),
                 processes=self.processes,
             )
         norm = None if loss is None else self._update(loss.total)

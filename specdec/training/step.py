@@ -70,7 +70,7 @@ def batch_loss(
     return BatchLoss(total, regression, cross_entropy, tuple(accuracy), first_rows)
 
 
-def draw_noise(spec: NoiseSpec, batch: Batch, coins: torch.Generator) -> Tensor | None:
+def draw_noise(spec: NoiseSpec, batch: Batch, generator: torch.Generator) -> Tensor | None:
     """Uniform noise for the input features, or None.
 
     *Source: arXiv 2401.15077, appendix A.2; scaled by each conversation's own length as in its code.*
@@ -78,7 +78,7 @@ def draw_noise(spec: NoiseSpec, batch: Batch, coins: torch.Generator) -> Tensor 
     if not spec.width:
         return None
     shape = batch.inputs[:, :-1].shape
-    noise = torch.empty(shape).uniform_(-spec.width / 2, spec.width / 2, generator=coins).to(batch.inputs)
+    noise = torch.empty(shape).uniform_(-spec.width / 2, spec.width / 2, generator=generator).to(batch.inputs)
     if not spec.by_length:
         return noise
     scale = PUBLISHED_LENGTH / batch.real.sum(1).clamp_min(1)

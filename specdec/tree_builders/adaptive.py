@@ -17,7 +17,7 @@ from specdec.interfaces.proposals import Answer, Budget, DraftProbs, Frontier
 from specdec.performance.acceptance_profile import AcceptanceProfile, read_acceptance
 from specdec.performance.cost_model import CostModel, read_costs
 from specdec.performance.step_cost import Prices, shipped_costs
-from specdec.sampling.rng import DraftChance
+from specdec.sampling.rng import DraftRng
 from specdec.tree_builders.adaptive_state import Costs, Learned, Looks
 from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch, Worth, root_only
 
@@ -93,7 +93,7 @@ class Adaptive(TreeBuilder[AdaptiveOptions]):
         root_token: int,
         root_position: int,
         budget: Budget,
-        chance: DraftChance,
+        chance: DraftRng,
     ) -> Generator[Frontier, Answer, DraftTree]:
         """One frontier a level. The tree holds the whole pool, with its worth: the batch decides what stays."""
         learned = budget.memory.kept

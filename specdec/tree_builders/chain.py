@@ -11,7 +11,7 @@ from specdec.errors import SpecdecError
 from specdec.interfaces.declarations import BuilderDeclaration, Gives, Shape
 from specdec.interfaces.parts import BuildTools, PartOptions, TreeBuilder
 from specdec.interfaces.proposals import Answer, Budget, DraftProbs, Frontier
-from specdec.sampling.rng import DraftChance
+from specdec.sampling.rng import DraftRng
 from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch
 
 
@@ -56,7 +56,7 @@ class Chain(TreeBuilder[ChainOptions]):
         return cls(options)
 
     def grow(
-        self, root_token: int, root_position: int, budget: Budget, chance: DraftChance
+        self, root_token: int, root_position: int, budget: Budget, rng: DraftRng
     ) -> Generator[Frontier, Answer, DraftTree]:
         """Level by level; q: [levels, vocab] as received."""
         sampled = self._options.draw == "sampled"
@@ -65,7 +65,7 @@ class Chain(TreeBuilder[ChainOptions]):
         node = 0
         for _ in range(min(self._options.length, budget.nodes, budget.depth)):
             answer = yield Frontier(sketch, (node,))
-            tokens = _draw(answer, chance) if sampled else _best(answer)
+            tokens = _draw(answer, rng) if sampled else _best(answer)
             if not tokens:
                 break
             if isinstance(answer, DraftProbs):
@@ -85,7 +85,7 @@ def _best(answer: Answer) -> list[int]:
     return answer.top(1)[0][0]
 
 
-def _draw(answer: Answer, chance: DraftChance) -> list[int]:
+def _draw(answer: Answer, rng: DraftRng) -> list[int]:
     if not isinstance(answer, DraftProbs):
         raise SpecdecError("a sampled 'chain' draws from a warped q; it received logits or candidates")
-    return chance.draw(answer.q[0], 1, replacement=True) if bool(answer.q[0].any()) else []
+    return rng.draw(answer.q[0], 1, replacement=True) if bool(answer.q[0].any()) else []

@@ -8,7 +8,7 @@ from specdec.errors import SpecdecError
 from specdec.interfaces.declarations import BuilderDeclaration, Gives
 from specdec.interfaces.parts import BuildTools, PartOptions, TreeBuilder
 from specdec.interfaces.proposals import Answer, Budget, Distributions, DraftProbs, Frontier
-from specdec.sampling.rng import DraftChance
+from specdec.sampling.rng import DraftRng
 from specdec.tree_builders.base import grow_shape, shape_declaration
 from specdec.tree_builders.shape_options import ShapeOptions
 from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch
@@ -47,18 +47,18 @@ class Coupled(TreeBuilder[CoupledOptions]):
         return cls(options.shape(tools.find_tree))
 
     def grow(
-        self, root_token: int, root_position: int, budget: Budget, chance: DraftChance
+        self, root_token: int, root_position: int, budget: Budget, rng: DraftRng
     ) -> Generator[Frontier, Answer, DraftTree]:
         """One frontier a level: the nodes that have children in the shape. A shape too large is cut from its end."""
         sketch = TreeSketch(root_token, root_position)
-        yield from grow_shape(self._shape, sketch, budget, partial(_children, chance))
+        yield from grow_shape(self._shape, sketch, budget, partial(_children, rng))
         return sketch.freeze(Draw.COUPLED)
 
 
-def _children(chance: DraftChance, answer: Answer, counts: list[int], position: int) -> Iterator[list[int]]:
+def _children(rng: DraftRng, answer: Answer, counts: list[int], position: int) -> Iterator[list[int]]:
     """The tokens of each frontier node's children, best first."""
     if isinstance(answer, DraftProbs):
-        return (chance.couple(q, count, position) for q, count in zip(answer.q, counts, strict=True))
+        return (rng.couple(q, count, position) for q, count in zip(answer.q, counts, strict=True))
     if not isinstance(answer, Distributions):
         raise SpecdecError("'coupled' perturbs a distribution; it received candidates")
     best, _ = answer.top(max(counts))

@@ -9,7 +9,7 @@ from specdec.errors import SpecdecError
 from specdec.interfaces.declarations import BuilderDeclaration, Gives, Shape
 from specdec.interfaces.parts import BuildTools, PartOptions, TreeBuilder
 from specdec.interfaces.proposals import Answer, Budget, DraftProbs, Frontier
-from specdec.sampling.rng import DraftChance
+from specdec.sampling.rng import DraftRng
 from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch
 
 
@@ -70,7 +70,7 @@ class Dynamic(TreeBuilder[DynamicOptions]):
         root_token: int,
         root_position: int,
         budget: Budget,
-        chance: DraftChance,
+        rng: DraftRng,
     ) -> Generator[Frontier, Answer, DraftTree]:
         """One frontier a level: the beam. The partial tree holds the nodes that were expanded, not the pool."""
         options = self._options

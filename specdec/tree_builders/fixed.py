@@ -7,7 +7,7 @@ from specdec.errors import SpecdecError
 from specdec.interfaces.declarations import BuilderDeclaration, Gives
 from specdec.interfaces.parts import BuildTools, PartOptions, TreeBuilder
 from specdec.interfaces.proposals import Answer, Budget, DraftProbs, Frontier
-from specdec.sampling.rng import DraftChance
+from specdec.sampling.rng import DraftRng
 from specdec.tree_builders.base import grow_shape, shape_declaration
 from specdec.tree_builders.shape_options import ShapeOptions
 from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch
@@ -45,7 +45,7 @@ class Fixed(TreeBuilder[FixedOptions]):
         root_token: int,
         root_position: int,
         budget: Budget,
-        chance: DraftChance,
+        rng: DraftRng,
     ) -> Generator[Frontier, Answer, DraftTree]:
         """One frontier a level: the nodes that have children in the shape. A shape too large is cut from its end."""
         sketch = TreeSketch(root_token, root_position)

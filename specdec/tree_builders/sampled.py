@@ -11,7 +11,7 @@ from specdec.errors import SpecdecError
 from specdec.interfaces.declarations import BuilderDeclaration, Gives
 from specdec.interfaces.parts import BuildTools, PartOptions, TreeBuilder
 from specdec.interfaces.proposals import Answer, Budget, DraftProbs, Frontier
-from specdec.sampling.rng import DraftChance
+from specdec.sampling.rng import DraftRng
 from specdec.tree_builders.base import shape_declaration
 from specdec.tree_builders.shape_options import ShapeOptions
 from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch
@@ -60,7 +60,7 @@ class Sampled(TreeBuilder[SampledOptions]):
         return cls(options.shape(tools.find_tree), replacement=options.replacement)
 
     def grow(
-        self, root_token: int, root_position: int, budget: Budget, chance: DraftChance
+        self, root_token: int, root_position: int, budget: Budget, rng: DraftRng
     ) -> Generator[Frontier, Answer, DraftTree]:
         """One frontier a level. q: [nodes with children in the shape, vocab], as received."""
         counts = self._shape.cut(nodes=budget.nodes, depth=budget.depth).child_counts()
@@ -77,7 +77,7 @@ class Sampled(TreeBuilder[SampledOptions]):
             for (path, node), q in zip(frontier.items(), answer.q, strict=True):
                 if not bool(q.any()):
                     continue
-                drawn = chance.draw(q, counts[path], replacement=self._replacement)
+                drawn = rng.draw(q, counts[path], replacement=self._replacement)
                 draws[node] = _add(sketch, node, drawn)
                 row_of[node] = len(row_of)
                 rows.append(q)

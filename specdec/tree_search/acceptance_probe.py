@@ -12,7 +12,7 @@ from specdec.interfaces.declarations import BuilderDeclaration, Gives, Shape
 from specdec.interfaces.parts import BuildTools, PartOptions, TreeBuilder
 from specdec.interfaces.proposals import Answer, Budget, Candidates, DraftProbs, Frontier
 from specdec.performance.acceptance_profile import CalibrationBin
-from specdec.sampling.rng import DraftChance
+from specdec.sampling.rng import DraftRng
 from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch, root_only
 from specdec.trees.tree_shape import RankPath
 
@@ -96,7 +96,7 @@ class Probe(TreeBuilder[PartOptions]):
         root_token: int,
         root_position: int,
         budget: Budget,
-        chance: DraftChance,
+        chance: DraftRng,
     ) -> Generator[Frontier, Answer, DraftTree]:
         """One node a level: the one that the answer takes, else the drafter's best."""
         sketch = TreeSketch(root_token, root_position)
@@ -146,7 +146,7 @@ class Listener(TreeBuilder[PartOptions]):
         raise SpecdecError("a listener wraps a builder and is not built from a spec")
 
     def grow(
-        self, root_token: int, root_position: int, budget: Budget, chance: DraftChance
+        self, root_token: int, root_position: int, budget: Budget, chance: DraftRng
     ) -> Generator[Frontier, Answer, DraftTree]:
         """What `inner` grows."""
         self._heard = {}

@@ -51,11 +51,11 @@ def play(shape: TreeShape, rates: Rates, costs: CostModel, task: Task, *, seed: 
     draws = torch.arange(task.new_tokens * max(shape.depth, 1))
     for answer in range(task.answers):
         made, steps, spent = 1, 0, 0.0
-        coins = uniforms(mix(seed, answer), draws).tolist()
+        rng = uniforms(mix(seed, answer), draws).tolist()
         while made < task.new_tokens:
             context = task.prompt_tokens + made - 1
             spent += step_seconds(shape, costs, context=context, drafted=drafted)
-            accepted = _accepted(child_counts, rates, coins[steps * shape.depth : (steps + 1) * shape.depth])
+            accepted = _accepted(child_counts, rates, rng[steps * shape.depth : (steps + 1) * shape.depth])
             made = min(made + accepted + 1, task.new_tokens)
             steps += 1
         if steps:

@@ -6,7 +6,7 @@ from typing import TypeAlias
 from specdec.errors import NumericsError, PluginError
 from specdec.interfaces.results import Verdict
 from specdec.sampling.distribution import TokenDist
-from specdec.sampling.rng import TargetChance
+from specdec.sampling.rng import TargetRng
 from specdec.trees.draft_tree import DraftTree, Draw
 
 TryChildren: TypeAlias = Callable[[int, tuple[int, ...]], tuple[int | None, TokenDist]]
@@ -41,9 +41,7 @@ def check_drafted(draft_prob: float, node: int, token: int) -> float:
     return draft_prob
 
 
-def descend(
-    tree: DraftTree, chance: TargetChance, accepts: frozenset[Draw], verifier: str, try_children: TryChildren
-) -> Verdict:
+def descend(tree: DraftTree, rng: TargetRng, accepts: frozenset[Draw], verifier: str, try_children: TryChildren) -> Verdict:
     """Go down while a child is accepted; where none is, what is left of p gives the next token."""
     path: list[int] = []
     node = 0
@@ -51,7 +49,7 @@ def descend(
         drawn = siblings(tree, node, accepts, verifier)
         accepted, left = try_children(node, drawn)
         if accepted is None:
-            token = left.choose(chance, tree.root_position + tree.depths[node] + 1)
+            token = left.choose(rng, tree.root_position + tree.depths[node] + 1)
             return Verdict(tuple(path), token, all_accepted=not drawn)
         path.append(accepted)
         node = accepted

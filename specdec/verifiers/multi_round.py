@@ -9,7 +9,7 @@ from specdec.interfaces.parts import BuildTools, PartOptions, Verifier
 from specdec.interfaces.results import Verdict
 from specdec.sampling.distribution import TokenDist
 from specdec.sampling.logits_warper import TargetDists
-from specdec.sampling.rng import TargetChance
+from specdec.sampling.rng import TargetRng
 from specdec.trees.draft_tree import DraftTree, Draw
 from specdec.verifiers.base import check_drafted, descend
 
@@ -35,14 +35,14 @@ class MultiRound(Verifier[PartOptions]):
     def build(cls, options: PartOptions, tools: BuildTools) -> "MultiRound":
         return cls()
 
-    def verify(self, tree: DraftTree, p: TargetDists, chance: TargetChance) -> Verdict:
+    def verify(self, tree: DraftTree, p: TargetDists, rng: TargetRng) -> Verdict:
         def try_children(node: int, drawn: tuple[int, ...]) -> tuple[int | None, TokenDist]:
-            return self._try_children(tree, node, drawn, p, chance)
+            return self._try_children(tree, node, drawn, p, rng)
 
-        return descend(tree, chance, ACCEPTS, self.name, try_children)
+        return descend(tree, rng, ACCEPTS, self.name, try_children)
 
     def _try_children(
-        self, tree: DraftTree, node: int, drawn: tuple[int, ...], p: TargetDists, chance: TargetChance
+        self, tree: DraftTree, node: int, drawn: tuple[int, ...], p: TargetDists, rng: TargetRng
     ) -> tuple[int | None, TokenDist]:
         left = p.row(node)
         if not drawn:
@@ -51,7 +51,7 @@ class MultiRound(Verifier[PartOptions]):
         for child in drawn:
             token = tree.tokens[child]
             draft_prob = check_drafted(float(q[token]), child, token)
-            if chance.flip(min(1.0, left.prob(token) / draft_prob)):
+            if rng.flip(min(1.0, left.prob(token) / draft_prob)):
                 return child, left
             left = left.residual(q) or p.fall_back(left)
             if tree.draw[node] is Draw.WITHOUT_REPLACEMENT:

@@ -7,7 +7,7 @@ from specdec.interfaces.parts import BuildTools, PartOptions, Verifier
 from specdec.interfaces.results import Verdict
 from specdec.sampling.distribution import TokenDist
 from specdec.sampling.logits_warper import TargetDists
-from specdec.sampling.rng import TargetChance
+from specdec.sampling.rng import TargetRng
 from specdec.trees.draft_tree import DraftTree, Draw
 from specdec.verifiers.base import descend
 
@@ -32,18 +32,18 @@ class PointMass(Verifier[PartOptions]):
     def build(cls, options: PartOptions, tools: BuildTools) -> "PointMass":
         return cls()
 
-    def verify(self, tree: DraftTree, p: TargetDists, chance: TargetChance) -> Verdict:
+    def verify(self, tree: DraftTree, p: TargetDists, rng: TargetRng) -> Verdict:
         def try_children(node: int, drawn: tuple[int, ...]) -> tuple[int | None, TokenDist]:
-            return self._try_children(tree, node, drawn, p, chance)
+            return self._try_children(tree, node, drawn, p, rng)
 
-        return descend(tree, chance, ACCEPTS, self.name, try_children)
+        return descend(tree, rng, ACCEPTS, self.name, try_children)
 
     def _try_children(
-        self, tree: DraftTree, node: int, drawn: tuple[int, ...], p: TargetDists, chance: TargetChance
+        self, tree: DraftTree, node: int, drawn: tuple[int, ...], p: TargetDists, rng: TargetRng
     ) -> tuple[int | None, TokenDist]:
         left = p.row(node)
         for child in drawn:
-            if chance.flip(left.prob(tree.tokens[child])):
+            if rng.flip(left.prob(tree.tokens[child])):
                 return child, left
             left = left.without(tree.tokens[child]) or p.fall_back(left)
         return None, left

@@ -66,10 +66,10 @@ TAU = pooled("committed", "cycles")
 
 def interval(figure: Callable[[Counts], float], *groups: Counts, combine: Callable[..., float] = lambda x: x) -> str:
     """A figure with its bootstrap 95 % interval over prompts; of several groups the same prompts are drawn, and combined."""
-    coins = numpy.random.default_rng(0)
+    rng = numpy.random.default_rng(0)
     draws = []
     for _ in range(DRAWS if figure(groups[0]) == figure(groups[0]) else 0):
-        chosen = coins.integers(0, len(groups[0]), len(groups[0]))
+        chosen = rng.integers(0, len(groups[0]), len(groups[0]))
         draws.append(combine(*(figure([group[place] for place in chosen]) for group in groups)))
     value = combine(*(figure(group) for group in groups))
     if not draws or not numpy.isfinite(value):

@@ -18,19 +18,19 @@ from specdec.trees.draft_tree import Draw
 ACCEPTS = frozenset({Draw.IID, Draw.WITHOUT_REPLACEMENT})
 
 
-def walk(tree, p, chance, leak, from_residual):
+def walk(tree, p, rng, leak, from_residual):
     """Rejection sampling along a chain that takes a draft unseen with probability `leak`."""
     path, node = [], 0
     while drawn := tree.draws.get(node, ()):
         child = drawn[0]
         q, dist, token = tree.q_of(node), p.row(node), tree.tokens[child]
-        taken = bool(leak) and chance.flip(leak)
-        if not taken and not chance.flip(min(1.0, dist.prob(token) / float(q[token]))):
+        taken = bool(leak) and rng.flip(leak)
+        if not taken and not rng.flip(min(1.0, dist.prob(token) / float(q[token]))):
             left = (dist.residual(q) or dist) if from_residual else dist
-            return Verdict(tuple(path), left.choose(chance, tree.root_position + tree.depths[child]), False)
+            return Verdict(tuple(path), left.choose(rng, tree.root_position + tree.depths[child]), False)
         path.append(child)
         node = child
-    return Verdict(tuple(path), p.row(node).choose(chance, tree.root_position + tree.depths[node] + 1), True)
+    return Verdict(tuple(path), p.row(node).choose(rng, tree.root_position + tree.depths[node] + 1), True)
 
 
 class Resampling(Verifier[PartOptions]):
@@ -47,8 +47,8 @@ class Resampling(Verifier[PartOptions]):
     def build(cls, options, tools):
         return cls()
 
-    def verify(self, tree, p, chance):
-        return walk(tree, p, chance, 0.0, False)
+    def verify(self, tree, p, rng):
+        return walk(tree, p, rng, 0.0, False)
 
 
 class Leaking(Verifier[PartOptions]):
@@ -65,8 +65,8 @@ class Leaking(Verifier[PartOptions]):
     def build(cls, options, tools):
         return cls()
 
-    def verify(self, tree, p, chance):
-        return walk(tree, p, chance, 0.02, True)
+    def verify(self, tree, p, rng):
+        return walk(tree, p, rng, 0.02, True)
 
 
 class Lenient(Verifier[PartOptions]):
@@ -83,8 +83,8 @@ class Lenient(Verifier[PartOptions]):
     def build(cls, options, tools):
         return cls()
 
-    def verify(self, tree, p, chance):
-        return walk(tree, p, chance, 0.5, True)
+    def verify(self, tree, p, rng):
+        return walk(tree, p, rng, 0.5, True)
 
 
 def planted_workshop() -> Workshop:

@@ -37,10 +37,10 @@ class FirstChild(Verifier[PartOptions]):
     def build(cls, options, tools):
         return cls()
 
-    def verify(self, tree, p, chance):
+    def verify(self, tree, p, rng):
         path = tree.children[0][:1]
         last = path[-1] if path else 0
-        return Verdict(tuple(path), p.row(last).choose(chance, tree.root_position + 1 + len(path)), not tree.children[last])
+        return Verdict(tuple(path), p.row(last).choose(rng, tree.root_position + 1 + len(path)), not tree.children[last])
 
 
 def test_a_verifier_that_lies_is_refuted_with_its_distance():

@@ -33,7 +33,7 @@ def builder_of(fault, draw=Draw.DETERMINISTIC):
         def build(cls, options, tools):
             return cls()
 
-        def grow(self, root_token, root_position, budget, chance):
+        def grow(self, root_token, root_position, budget, rng):
             sketch = TreeSketch(root_token, root_position)
             yield Frontier(sketch, (0,))
             node = 0
@@ -90,7 +90,7 @@ def test_a_builder_that_stamps_a_kind_of_draw_that_the_verifier_does_not_accept_
 
 def test_a_builder_that_asks_for_a_node_that_is_not_there_is_refused_by_name(compose, table, parts_of):
     class Asks(builder_of(None)):
-        def grow(self, root_token, root_position, budget, chance):
+        def grow(self, root_token, root_position, budget, rng):
             sketch = TreeSketch(root_token, root_position)
             yield Frontier(sketch, (5,))
             return sketch.freeze(Draw.DETERMINISTIC)
@@ -249,7 +249,7 @@ def test_a_drafter_that_opens_no_session_is_refused(compose, table, chain_of):
 
 def test_a_builder_that_yields_no_frontier_is_refused(compose, table, parts_of):
     class Yields(builder_of(None)):
-        def grow(self, root_token, root_position, budget, chance):
+        def grow(self, root_token, root_position, budget, rng):
             yield (0,)
 
     with pytest.raises(PluginError, match="tree builder 'lying' yielded tuple, not a Frontier"):
@@ -283,7 +283,7 @@ def test_a_verifier_that_answers_wrongly_is_refused_by_name(compose, table, part
         def build(cls, options, tools):
             return cls()
 
-        def verify(self, tree, p, chance):
+        def verify(self, tree, p, rng):
             return answer(tree)
 
     decoder = compose(table(8), parts_of(Chain, ChainOptions(length=2), Lying), drafter_of(lambda fs: [candidates(1)]))
@@ -320,7 +320,7 @@ class Listens(TreeBuilder):
     def build(cls, options, tools):
         return cls()
 
-    def grow(self, root_token, root_position, budget, chance):
+    def grow(self, root_token, root_position, budget, rng):
         sketch = TreeSketch(root_token, root_position)
         self.answers.append((yield Frontier(sketch, (0,))))
         return sketch.freeze(self.draw)

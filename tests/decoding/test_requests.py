@@ -126,7 +126,7 @@ def test_an_option_is_laid_over_a_request_and_the_rest_of_it_stays():
 
 def keys(requests, target, spec_seed=0):
     rows = open_rows(
-        requests, target=target, sampling=Sampling(seed=spec_seed), numbers=itertools.count(), coins=lambda key: seeded(key)
+        requests, target=target, sampling=Sampling(seed=spec_seed), numbers=itertools.count(), rng_for=lambda key: seeded(key)
     )
     return [row.seed for row in rows]
 

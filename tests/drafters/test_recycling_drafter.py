@@ -22,8 +22,8 @@ def session_of(prompt, first, **options):
 def logits(*rows, vocab=12):
     table = torch.full((len(rows), vocab), float("-inf"))
     for row, chances in enumerate(rows):
-        for token, chance in chances.items():
-            table[row, token] = math.log(chance)
+        for token, rng in chances.items():
+            table[row, token] = math.log(rng)
     return Scored(table)
 
 

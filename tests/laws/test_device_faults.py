@@ -162,7 +162,7 @@ class Mixes(Verifier):
     def build(cls, options, tools):
         return cls()
 
-    def verify(self, tree, p, chance):
+    def verify(self, tree, p, rng):
         left = p.row(0).dense(8) - tree.q_of(0)
         return Verdict((), int(left.argmax()), all_accepted=False)
 

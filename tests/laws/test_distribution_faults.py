@@ -18,7 +18,7 @@ from specdec.sampling.distribution import draft_probs
 from specdec.sampling.enumeration import outcomes
 from specdec.sampling.logits_warper import Warp
 from specdec.sampling.params import Cuts, Sampling
-from specdec.sampling.rng import Coins, DraftChance, TargetChance, seeded
+from specdec.sampling.rng import DraftRng, RequestRng, TargetRng, seeded
 from specdec.tree_builders.chain import Chain, ChainOptions
 from specdec.tree_builders.fixed import Fixed, FixedOptions
 from specdec.tree_builders.sampled import Sampled, SampledOptions
@@ -95,8 +95,8 @@ class RoughSession(DraftSession):
         """Nothing to append."""
 
 
-class WatchedDraftChance(DraftChance):
-    """Seeded coins that remember what was drawn from."""
+class WatchedDraftRng(DraftRng):
+    """Seeded draws that remember what was drawn from."""
 
     def __init__(self, inner):
         self.inner = inner
@@ -131,9 +131,9 @@ class WatchedVerifier(Verifier):
     def build(cls, options, tools):
         return cls(MultiRound.build(options, tools))
 
-    def verify(self, tree, p, chance):
+    def verify(self, tree, p, rng):
         self.trees.append(tree)
-        return self.inner.verify(tree, p, chance)
+        return self.inner.verify(tree, p, rng)
 
 
 ROUGH = [(Chain, ChainOptions(length=2, draw="sampled")), (Sampled, SampledOptions(widths=[2, 1]))]
@@ -143,13 +143,13 @@ ROUGH = [(Chain, ChainOptions(length=2, draw="sampled")), (Sampled, SampledOptio
 def test_b01_the_verifier_reads_bitwise_the_q_that_was_drawn_from(compose, table, parts_of, shape):
     target = table(16, seed=1)
     decoder = compose(target, parts_of(*shape, WatchedVerifier), Rough(16), sampling=Sampling(temperature=1.0))
-    chance = WatchedDraftChance(seeded(3).draft)
-    run = decoder.start([Request((1,), max_new_tokens=9)], coins=lambda key: Coins(chance, seeded(key).target))
+    rng = WatchedDraftRng(seeded(3).draft)
+    run = decoder.start([Request((1,), max_new_tokens=9)], rng_for=lambda key: RequestRng(rng, seeded(key).target))
     while run.rows:
         decoder.step(run)
     verified = [row for tree in decoder.verifier.trees if tree.q is not None for row in tree.q]
-    assert len(verified) == len(chance.drawn_from) > 3
-    assert all(torch.equal(drawn, q) for drawn, q in zip(chance.drawn_from, verified, strict=True))
+    assert len(verified) == len(rng.drawn_from) > 3
+    assert all(torch.equal(drawn, q) for drawn, q in zip(rng.drawn_from, verified, strict=True))
 
 
 @pytest.mark.parametrize("shape", ROUGH, ids=("chain", "tree"))
@@ -169,8 +169,8 @@ P_8 = {"*": [0.2, 0.05, 0.1, 0.05, 0.3, 0.1, 0.15, 0.05]}
 def drafts(q, draw):
     """The law of the tree that a one-token chain grows from q [vocab]."""
 
-    def run(coins):
-        steps = Chain(ChainOptions(length=1, draw=draw)).grow(0, 0, Budget(nodes=4, depth=1), coins.draft)
+    def run(rng):
+        steps = Chain(ChainOptions(length=1, draw=draw)).grow(0, 0, Budget(nodes=4, depth=1), rng.draft)
         next(steps)
         try:
             steps.send(DraftProbs(q[None]))
@@ -227,10 +227,10 @@ class DrawsTwice(Verifier):
     def build(cls, options, tools):
         return cls()
 
-    def verify(self, tree, p, chance):
-        accepted = [child for child in tree.children[0] if chance.flip(p.row(0).prob(tree.tokens[child]))]
+    def verify(self, tree, p, rng):
+        accepted = [child for child in tree.children[0] if rng.flip(p.row(0).prob(tree.tokens[child]))]
         end = accepted[0] if accepted else 0
-        token = p.row(end).choose(chance, tree.root_position + tree.depths[end] + 1)
+        token = p.row(end).choose(rng, tree.root_position + tree.depths[end] + 1)
         return Verdict(tuple(accepted), token, all_accepted=not tree.children[end])
 
 
@@ -242,8 +242,8 @@ def test_b04_a_second_draw_after_a_mismatch_is_seen_as_biased(compose, table, pa
     assert prove_step(decoder, (0, 0), depth=1).tv > 0.05
 
 
-class CountingTargetChance(TargetChance):
-    """Seeded coins that count."""
+class CountingTargetRng(TargetRng):
+    """Seeded draws that count."""
 
     def __init__(self, inner):
         self.inner = inner
@@ -254,7 +254,7 @@ class CountingTargetChance(TargetChance):
         return self.inner.choose(ids, probs, position)
 
     def flip(self, probability):
-        raise AssertionError("match flips no coin")
+        raise AssertionError("match flips nothing")
 
     def skip(self, position):
         self.choices += 1
@@ -262,12 +262,12 @@ class CountingTargetChance(TargetChance):
 
 
 def test_b04_match_draws_exactly_once_for_every_emitted_token(compose, table, matching):
-    chance = CountingTargetChance(seeded(5).target)
+    rng = CountingTargetRng(seeded(5).target)
     decoder = compose(table(6, seed=2), matching, "mixed", sampling=Sampling(temperature=1.0))
-    run = decoder.start([Request((1,), max_new_tokens=30)], coins=lambda key: Coins(seeded(key).draft, chance))
+    run = decoder.start([Request((1,), max_new_tokens=30)], rng_for=lambda key: RequestRng(seeded(key).draft, rng))
     while run.rows:
         decoder.step(run)
-    assert chance.choices == len(run.ended[0].emitted.tokens) == 30
+    assert rng.choices == len(run.ended[0].emitted.tokens) == 30
 
 
 # B05: one law for scoring and for drafting
@@ -301,7 +301,7 @@ def test_b07_drawing_leaves_q_as_it_was():
     before = q.clone()
     for replacement in (True, False):
         seeded(1).draft.draw(q, 3, replacement=replacement)
-        outcomes(lambda coins, replacement=replacement: tuple(coins.draft.draw(q, 2, replacement=replacement)))
+        outcomes(lambda rng, replacement=replacement: tuple(rng.draft.draw(q, 2, replacement=replacement)))
     assert torch.equal(q, before)
 
 

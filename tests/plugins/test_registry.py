@@ -33,7 +33,7 @@ def registry_with(**hooks) -> Registry:
 def lone(**attributes) -> type[Verifier]:
     """A sound verifier with some attributes changed."""
 
-    def verify(self, tree, p, chance):
+    def verify(self, tree, p, rng):
         raise NotImplementedError
 
     declared = {

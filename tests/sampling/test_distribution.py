@@ -314,9 +314,9 @@ def test_choosing_needs_no_coin_for_a_point_mass():
         def skip(self, position):
             self.skipped = position
 
-    chance = NoCoins()
-    assert point_mass(4).choose(chance, 12) == 4
-    assert chance.skipped == 12
+    rng = NoCoins()
+    assert point_mass(4).choose(rng, 12) == 4
+    assert rng.skipped == 12
     assert isinstance(point_mass(4), TokenDist)
 
 

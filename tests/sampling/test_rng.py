@@ -9,7 +9,7 @@ from scipy.stats import chi2
 from specdec.errors import NumericsError, SpecdecError
 from specdec.sampling.enumeration import outcomes
 from specdec.sampling.keyed_noise import gumbels, mix, request_key, uniforms
-from specdec.sampling.rng import SeededDraftChance, SeededTargetChance, seeded
+from specdec.sampling.rng import SeededDraftRng, SeededTargetRng, seeded
 
 FALSE_ALARM = 1e-6
 """Of every chi-square test here, if its seed were drawn anew."""
@@ -62,81 +62,81 @@ def test_the_same_seed_and_position_give_the_same_token_whatever_else_was_cut_aw
     probs = torch.tensor([0.1, 0.2, 0.3, 0.25, 0.15], dtype=torch.float64)
     ids = torch.tensor([3, 10, 11, 500, 49151])
     for seed in range(50):
-        winner = SeededTargetChance(seed).choose(ids, probs, 12)
+        winner = SeededTargetRng(seed).choose(ids, probs, 12)
         for keep in range(5):
             kept = (torch.arange(5) <= keep) | (ids == winner)
-            assert SeededTargetChance(seed).choose(ids[kept], probs[kept] * 7, 12) == winner
+            assert SeededTargetRng(seed).choose(ids[kept], probs[kept] * 7, 12) == winner
 
 
 def test_choices_do_not_depend_on_earlier_choices_or_flips():
     ids, probs = torch.arange(50), torch.ones(50)
-    busy = SeededTargetChance(4)
+    busy = SeededTargetRng(4)
     busy.choose(ids, probs, 3)
     busy.flip(0.5)
-    assert busy.choose(ids, probs, 9) == SeededTargetChance(4).choose(ids, probs, 9)
+    assert busy.choose(ids, probs, 9) == SeededTargetRng(4).choose(ids, probs, 9)
 
 
 def test_choices_follow_their_probabilities_over_seeds_and_over_positions():
     probs = torch.tensor([0.05, 0.15, 0.3, 0.5], dtype=torch.float64)
     ids = torch.tensor([2, 5, 7, 90])
-    by_seed = [SeededTargetChance(seed).choose(ids, probs, 17) for seed in range(3000)]
+    by_seed = [SeededTargetRng(seed).choose(ids, probs, 17) for seed in range(3000)]
     check_frequencies([by_seed.count(token) for token in ids.tolist()], probs.tolist())
-    chance = SeededTargetChance(1)
-    by_position = [chance.choose(ids, probs, position) for position in range(3000)]
+    rng = SeededTargetRng(1)
+    by_position = [rng.choose(ids, probs, position) for position in range(3000)]
     check_frequencies([by_position.count(token) for token in ids.tolist()], probs.tolist())
 
 
 def test_choices_at_neighbouring_positions_are_independent():
     probs, ids = torch.tensor([0.5, 0.5]), torch.arange(2)
-    chance = SeededTargetChance(8)
-    chosen = [chance.choose(ids, probs, position) for position in range(4001)]
+    rng = SeededTargetRng(8)
+    chosen = [rng.choose(ids, probs, position) for position in range(4001)]
     pairs = [2 * a + b for a, b in zip(chosen[::2], chosen[1::2], strict=False)]
     check_frequencies([pairs.count(pair) for pair in range(4)], [0.25] * 4)
 
 
 @pytest.mark.parametrize("kind", ["target", "draft"])
 def test_flips_pass_with_their_probability_and_never_at_zero(kind):
-    chance = getattr(seeded(3), kind)
-    passed = sum(chance.flip(0.3) for _ in range(10_000))
+    rng = getattr(seeded(3), kind)
+    passed = sum(rng.flip(0.3) for _ in range(10_000))
     check_frequencies([passed, 10_000 - passed], [0.3, 0.7])
-    assert not any(chance.flip(0.0) for _ in range(1000))
-    assert all(chance.flip(1.0) for _ in range(1000))
+    assert not any(rng.flip(0.0) for _ in range(1000))
+    assert all(rng.flip(1.0) for _ in range(1000))
 
 
 def test_draws_with_replacement_follow_q():
-    chance = SeededDraftChance(11)
-    drawn = chance.draw(torch.tensor([0.0, 0.2, 0.3, 0.5]), 10_000, replacement=True)
+    rng = SeededDraftRng(11)
+    drawn = rng.draw(torch.tensor([0.0, 0.2, 0.3, 0.5]), 10_000, replacement=True)
     assert 0 not in drawn
     check_frequencies([drawn.count(token) for token in (1, 2, 3)], [0.2, 0.3, 0.5])
 
 
 def test_draws_without_replacement_follow_the_sequential_law():
     q = (0.2, 0.3, 0.5)
-    chance = SeededDraftChance(12)
-    drawn = [tuple(chance.draw(torch.tensor(q), 2, replacement=False)) for _ in range(6000)]
+    rng = SeededDraftRng(12)
+    drawn = [tuple(rng.draw(torch.tensor(q), 2, replacement=False)) for _ in range(6000)]
     pairs = list(permutations(range(3), 2))
     check_frequencies([drawn.count(pair) for pair in pairs], [q[a] * q[b] / (1 - q[a]) for a, b in pairs])
 
 
 def test_draws_without_replacement_stop_at_the_end_of_the_support():
-    for chance in (SeededDraftChance(1),):
-        assert sorted(chance.draw(torch.tensor([0.0, 0.5, 0.0, 0.5]), 4, replacement=False)) == [1, 3]
-    law = outcomes(lambda coins: tuple(coins.draft.draw(torch.tensor([0.0, 0.25, 0.75]), 3, replacement=False)))
+    for rng in (SeededDraftRng(1),):
+        assert sorted(rng.draw(torch.tensor([0.0, 0.5, 0.0, 0.5]), 4, replacement=False)) == [1, 3]
+    law = outcomes(lambda rng: tuple(rng.draft.draw(torch.tensor([0.0, 0.25, 0.75]), 3, replacement=False)))
     assert law == {(1, 2): 0.25, (2, 1): 0.75}
 
 
 def test_drawing_leaves_q_as_it_was():
     q = torch.tensor([0.1, 0.2, 0.7])
     before = q.clone()
-    SeededDraftChance(1).draw(q, 3, replacement=False)
-    SeededDraftChance(1).draw(q, 3, replacement=True)
+    SeededDraftRng(1).draw(q, 3, replacement=False)
+    SeededDraftRng(1).draw(q, 3, replacement=True)
     assert torch.equal(q, before)
 
 
 def test_the_two_streams_of_a_request_share_no_coin():
-    coins = seeded(5)
-    drafts = [coins.draft.flip(0.5) for _ in range(2000)]
-    targets = [coins.target.flip(0.5) for _ in range(2000)]
+    rng = seeded(5)
+    drafts = [rng.draft.flip(0.5) for _ in range(2000)]
+    targets = [rng.target.flip(0.5) for _ in range(2000)]
     agreed = sum(a == b for a, b in zip(drafts, targets, strict=True))
     check_frequencies([agreed, 2000 - agreed], [0.5, 0.5])
 
@@ -147,26 +147,26 @@ def test_request_keys_differ_by_spec_seed_and_by_request():
 
 
 def test_a_second_choice_at_one_position_is_refused_when_seeded():
-    chance = SeededTargetChance(1)
-    chance.choose(torch.arange(2), torch.ones(2), 4)
-    for act in (lambda: chance.choose(torch.arange(2), torch.ones(2), 4), lambda: chance.skip(3)):
-        with pytest.raises(SpecdecError, match="the same coin"):
+    rng = SeededTargetRng(1)
+    rng.choose(torch.arange(2), torch.ones(2), 4)
+    for act in (lambda: rng.choose(torch.arange(2), torch.ones(2), 4), lambda: rng.skip(3)):
+        with pytest.raises(SpecdecError, match="the random draw"):
             act()
 
 
 def test_a_second_choice_at_one_position_is_refused_in_replay():
-    def twice(coins):
-        coins.target.skip(4)
-        return coins.target.choose(torch.arange(2), torch.ones(2), 4)
+    def twice(rng):
+        rng.target.skip(4)
+        return rng.target.choose(torch.arange(2), torch.ones(2), 4)
 
-    with pytest.raises(SpecdecError, match="the same coin"):
+    with pytest.raises(SpecdecError, match="the random draw"):
         outcomes(twice)
 
 
 def test_outcomes_is_the_exact_law_of_mixed_coins():
-    def run(coins):
-        first = coins.draft.draw(torch.tensor([0.25, 0.75]), 2, replacement=True)
-        second = coins.target.choose(torch.tensor([4, 9]), torch.tensor([1.0, 3.0]), 0) if coins.target.flip(0.5) else -1
+    def run(rng):
+        first = rng.draft.draw(torch.tensor([0.25, 0.75]), 2, replacement=True)
+        second = rng.target.choose(torch.tensor([4, 9]), torch.tensor([1.0, 3.0]), 0) if rng.target.flip(0.5) else -1
         return sum(first), second
 
     expected = {}
@@ -178,17 +178,17 @@ def test_outcomes_is_the_exact_law_of_mixed_coins():
 
 
 def test_outcomes_never_enters_an_impossible_branch():
-    assert outcomes(lambda coins: coins.target.flip(0.0)) == {False: 1.0}
-    assert outcomes(lambda coins: coins.draft.flip(1.0)) == {True: 1.0}
-    assert outcomes(lambda coins: coins.target.choose(torch.arange(3), torch.tensor([0.0, 2.0, 0.0]), 0)) == {1: 1.0}
+    assert outcomes(lambda rng: rng.target.flip(0.0)) == {False: 1.0}
+    assert outcomes(lambda rng: rng.draft.flip(1.0)) == {True: 1.0}
+    assert outcomes(lambda rng: rng.target.choose(torch.arange(3), torch.tensor([0.0, 2.0, 0.0]), 0)) == {1: 1.0}
 
 
 @pytest.mark.parametrize("weights", [[0.5, math.nan], [0.5, -0.1], [0.0, 0.0], [math.inf, 1.0]])
 def test_a_choice_that_is_no_distribution_is_a_numerics_error(weights):
     with pytest.raises(NumericsError):
-        outcomes(lambda coins: coins.target.choose(torch.arange(2), torch.tensor(weights), 0))
+        outcomes(lambda rng: rng.target.choose(torch.arange(2), torch.tensor(weights), 0))
 
 
 def test_a_flip_of_nan_is_a_numerics_error():
     with pytest.raises(NumericsError):
-        outcomes(lambda coins: coins.target.flip(math.nan))
+        outcomes(lambda rng: rng.target.flip(math.nan))

@@ -1,4 +1,4 @@
-"""The rules once more, in fractions and without tensors, trees or coins: the exact laws that everything else is held against.
+"""The rules once more, in fractions and without tensors, trees or RNG: the exact laws that everything else is held against.
 
 Slow and plain on purpose. Every node of one level has the same number of children; rows are functions of the drafted path.
 """

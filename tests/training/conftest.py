@@ -58,8 +58,8 @@ def head_sizes():
 
 @pytest.fixture
 def borrowed():
-    coins = torch.Generator().manual_seed(5)
-    return Borrowed(torch.randn(VOCAB, HIDDEN, generator=coins), torch.randn(VOCAB, HIDDEN, generator=coins), None)
+    generator = torch.Generator().manual_seed(5)
+    return Borrowed(torch.randn(VOCAB, HIDDEN, generator=generator), torch.randn(VOCAB, HIDDEN, generator=generator), None)
 
 
 @pytest.fixture
@@ -67,10 +67,10 @@ def shard(borrowed):
     """Writes a shard: the text cycles through the vocabulary, the feature points at the next token's LM-head row."""
 
     def write(path, lengths, seed=0):
-        coins = torch.Generator().manual_seed(seed)
-        ids = torch.cat([(torch.arange(n) * 3 + int(torch.randint(VOCAB, (), generator=coins))) % VOCAB for n in lengths])
+        generator = torch.Generator().manual_seed(seed)
+        ids = torch.cat([(torch.arange(n) * 3 + int(torch.randint(VOCAB, (), generator=generator))) % VOCAB for n in lengths])
         spoken = torch.cat([torch.arange(n) >= 2 for n in lengths])
-        features = borrowed.lm_head[(ids + 3) % VOCAB] + 0.1 * torch.randn(len(ids), HIDDEN, generator=coins)
+        features = borrowed.lm_head[(ids + 3) % VOCAB] + 0.1 * torch.randn(len(ids), HIDDEN, generator=generator)
         top = (features @ borrowed.lm_head.T).topk(TOP)
         save_file(
             {

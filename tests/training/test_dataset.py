@@ -6,7 +6,7 @@ from specdec.training.dataset import FeatureSet, coverage, draft_vocabulary
 from specdec.training.features import length_batches
 
 
-def coins(seed):
+def generator(seed):
     return torch.Generator().manual_seed(seed)
 
 
@@ -16,14 +16,14 @@ def data(shard, tmp_path):
 
 
 def test_every_conversation_occurs_once_an_epoch_in_an_order_of_the_seed(data):
-    epochs = [data.batches(60, coins(seed)) for seed in (1, 1, 2)]
+    epochs = [data.batches(60, generator(seed)) for seed in (1, 1, 2)]
     for batches in epochs:
         assert sorted(place for batch in batches for place in batch) == list(range(12))
     assert epochs[0] == epochs[1] != epochs[2]
 
 
 def test_no_batch_holds_more_slots_than_it_may(data):
-    for batch in data.batches(60, coins(3)):
+    for batch in data.batches(60, generator(3)):
         assert data.load(batch).tokens <= 60
 
 

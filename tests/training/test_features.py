@@ -39,8 +39,8 @@ def call(model):
 
 
 def conversation(length, seed):
-    coins = torch.Generator().manual_seed(seed)
-    ids = torch.randint(VOCAB, (length,), generator=coins).tolist()
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(VOCAB, (length,), generator=generator).tolist()
     return Conversation(tuple(ids), tuple(place >= 3 for place in range(length)), f"{seed:064x}")
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specdec.interfaces.parts import TreeBuilder
 from specdec.interfaces.proposals import Budget, Candidates, Distributions, DraftProbs, Frontier
-from specdec.sampling.rng import DraftChance, seeded
+from specdec.sampling.rng import DraftRng, seeded
 from specdec.trees.draft_tree import DraftTree, validate
 
 Law = Callable[[tuple[int, ...]], Sequence[float]]
@@ -31,9 +31,9 @@ class Growth:
         depth: int = 1000,
         stop_ids: frozenset[int] = frozenset(),
         answer: str = "distributions",
-        chance: DraftChance | None = None,
+        rng: DraftRng | None = None,
     ) -> DraftTree:
-        steps = builder.grow(7 % self.vocab_size, 40, Budget(nodes, depth, stop_ids), chance or seeded(0).draft)
+        steps = builder.grow(7 % self.vocab_size, 40, Budget(nodes, depth, stop_ids), rng or seeded(0).draft)
         reply = None
         try:
             while True:

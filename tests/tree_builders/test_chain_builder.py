@@ -52,8 +52,8 @@ def test_a_chain_ends_where_there_is_no_candidate(growth, table_rows):
 def test_sampled_tokens_follow_q_and_q_is_kept_bit_by_bit(growth, random_rows):
     law = random_rows(3, 5, zeros=0.2)
 
-    def run(coins):
-        tree = growth(law, 3)(chain(2, "sampled"), answer="probs", chance=coins.draft)
+    def run(rng):
+        tree = growth(law, 3)(chain(2, "sampled"), answer="probs", rng=rng.draft)
         for node in range(tree.num_drafted):
             assert tree.q_of(node).tolist() == law(tuple(tree.path_tokens(node)))
             assert tree.draw[node] is Draw.IID

@@ -17,7 +17,7 @@ from specdec.losslessness.exact.enumeration import prove_run, prove_step
 from specdec.sampling.enumeration import outcomes
 from specdec.sampling.logits_warper import Warp
 from specdec.sampling.params import Sampling
-from specdec.sampling.rng import TargetChance, seeded
+from specdec.sampling.rng import TargetRng, seeded
 from specdec.targets.tabular import TabularTargetOptions
 from specdec.tree_builders.chain import Chain, ChainOptions
 from specdec.tree_builders.coupled import Coupled, CoupledOptions
@@ -48,7 +48,7 @@ def decoder_on(p, q, *, vocab=VOCAB, widths=(1,), sampling=None) -> Decoder:
 @pytest.mark.parametrize("seed", range(20))
 def test_the_first_child_is_what_the_target_would_draw_from_q(growth, random_rows, seed):
     law = random_rows(5, seed, zeros=0.3)
-    tree = growth(law, 5)(coupled(widths=[1, 1, 1]), answer="probs", chance=seeded(seed).draft)
+    tree = growth(law, 5)(coupled(widths=[1, 1, 1]), answer="probs", rng=seeded(seed).draft)
     target, path = seeded(seed).target, ()
     for node in range(1, len(tree)):
         row = torch.tensor(list(law(path)), dtype=torch.float64)
@@ -62,7 +62,7 @@ def test_the_first_child_is_what_the_target_would_draw_from_q(growth, random_row
 def test_children_are_the_leading_ranks_of_one_race_and_no_more_than_are_possible(growth, table_rows):
     law = table_rows({(): (0.5, 0.0, 0.5), (0,): (0.2, 0.5, 0.3), (2,): (0.2, 0.5, 0.3)})
     for seed in range(30):
-        tree = growth(law, VOCAB)(coupled(paths=[(0,), (1,), (2,), (0, 0), (1, 0)]), answer="probs", chance=seeded(seed).draft)
+        tree = growth(law, VOCAB)(coupled(paths=[(0,), (1,), (2,), (0, 0), (1, 0)]), answer="probs", rng=seeded(seed).draft)
         assert {tree.tokens[node] for node in tree.children[0]} == {0, 2}
         below = {tree.tokens[tree.children[node][0]] for node in tree.children[0]}
         assert len(below) == 1, "the same row and the same noise, in both branches"
@@ -120,9 +120,9 @@ def test_acceptance_is_that_of_the_formula(p, q, count):
     ids, seeds = torch.arange(VOCAB), 4000
     hits = 0
     for seed in range(seeds):
-        coins = seeded(seed)
-        drafted = coins.draft.couple(rows[1], count, 5)
-        hits += coins.target.choose(ids[rows[0] > 0], rows[0][rows[0] > 0], 5) in drafted
+        rng = seeded(seed)
+        drafted = rng.draft.couple(rows[1], count, 5)
+        hits += rng.target.choose(ids[rows[0] > 0], rows[0][rows[0] > 0], 5) in drafted
     expected = coupled_acceptance(p, q, count)
     assert abs(hits / seeds - expected) < 6 * (expected * (1 - expected) / seeds) ** 0.5 + 1e-9
 
@@ -130,7 +130,7 @@ def test_acceptance_is_that_of_the_formula(p, q, count):
 # The pathwise proof: whatever y(prefix) the noise holds, and whatever the tree.
 
 
-class Table(TargetChance):
+class Table(TargetRng):
     """The target's draws as a table: at each prefix one token, whatever it is asked with."""
 
     def __init__(self, table, tree):
@@ -142,7 +142,7 @@ class Table(TargetChance):
         return self.emitted[-1]
 
     def flip(self, probability):
-        raise AssertionError("match needs no other coin")
+        raise AssertionError("match draws nothing else")
 
     def skip(self, position):
         raise AssertionError("every token is possible")
@@ -180,8 +180,8 @@ def test_for_every_table_of_draws_and_every_tree_match_emits_the_table_s_own_pat
     for tree in trees:
         p = warp.dists(torch.zeros(len(tree), 2), [0], tree)
         for table in tables:
-            chance = Table(table, tree)
-            verdict = Match().verify(tree, p, chance)
+            rng = Table(table, tree)
+            verdict = Match().verify(tree, p, rng)
             emitted = (*(tree.tokens[node] for node in verdict.path), verdict.next_token)
             own = ()
             while len(own) < len(emitted):
@@ -236,9 +236,9 @@ def test_a_builder_that_does_not_declare_it_cannot_see_the_noise():
         name = "peeking"
         Options = SampledOptions
 
-        def grow(self, root_token, root_position, budget, chance):
-            chance.couple(torch.ones(3), 1, root_position + 1)
-            return (yield from super().grow(root_token, root_position, budget, chance))
+        def grow(self, root_token, root_position, budget, rng):
+            rng.couple(torch.ones(3), 1, root_position + 1)
+            return (yield from super().grow(root_token, root_position, budget, rng))
 
     decoder = tabular_decoder(drawn_case(0), Peeking, SampledOptions(widths=(1,)), Match)
     with pytest.raises(PluginError, match=r"'peeking' drafts with the noise.*does not declare"):
@@ -252,11 +252,11 @@ def test_sharing_noise_with_a_rule_that_divides_by_q_would_bend_the_law():
     counts = [0] * 4
     seeds = 5000
     for seed in range(seeds):
-        coins = seeded(seed)
-        [token] = coins.draft.couple(q, 1, 5)
-        if not coins.target.flip(min(1.0, float(p[token] / q[token]))):
+        rng = seeded(seed)
+        [token] = rng.draft.couple(q, 1, 5)
+        if not rng.target.flip(min(1.0, float(p[token] / q[token]))):
             left = (p - q).clamp_min(0)
-            token = coins.target.choose(torch.arange(4), left, 5)
+            token = rng.target.choose(torch.arange(4), left, 5)
         counts[token] += 1
     z = max(
         abs(count / seeds - share) / (share * (1 - share) / seeds) ** 0.5
@@ -266,6 +266,6 @@ def test_sharing_noise_with_a_rule_that_divides_by_q_would_bend_the_law():
 
 
 def test_replayed_coupled_draws_have_the_law_of_draws_without_replacement():
-    law = outcomes(lambda coins: tuple(coins.draft.couple(torch.tensor(P, dtype=torch.float64), 2, 5)))
+    law = outcomes(lambda rng: tuple(rng.draft.couple(torch.tensor(P, dtype=torch.float64), 2, 5)))
     assert law[0, 1] == pytest.approx(0.5 * 0.3 / 0.5)
     assert sum(law.values()) == pytest.approx(1.0)

@@ -44,8 +44,8 @@ def test_siblings_given_all_draws_above_follow_their_parents_q(growth, random_ro
     law = random_rows(3, 11, zeros=zeros)
     builder = sampled(widths=[2, 2], replacement=replacement)
 
-    def run(coins):
-        return signature(growth(law, 3)(builder, answer="probs", chance=coins.draft))
+    def run(rng):
+        return signature(growth(law, 3)(builder, answer="probs", rng=rng.draft))
 
     for tree, weight in outcomes(run).items():
         expected = 1.0
@@ -58,7 +58,7 @@ def test_siblings_given_all_draws_above_follow_their_parents_q(growth, random_ro
 def test_q_rows_are_kept_bit_by_bit_and_stamped(growth, random_rows, replacement):
     law = random_rows(6, 12)
     for seed in range(20):
-        tree = growth(law, 6)(sampled(file="binary-3", replacement=replacement), answer="probs", chance=seeded(seed).draft)
+        tree = growth(law, 6)(sampled(file="binary-3", replacement=replacement), answer="probs", rng=seeded(seed).draft)
         assert tree.q.dtype == torch.float64
         for node in range(len(tree)):
             drawn = node in tree.draws
@@ -73,7 +73,7 @@ def test_the_r_th_draw_takes_the_subtree_of_rank_r_and_a_repeat_keeps_the_first_
     builder = sampled(paths=[[0], [1], [2], [0, 0], [1, 0], [1, 1], [2, 0]], replacement=True)
     wanted = {0: 1, 1: 2, 2: 1}
     for seed in range(40):
-        tree = growth(law, 2)(builder, answer="probs", chance=seeded(seed).draft)
+        tree = growth(law, 2)(builder, answer="probs", rng=seeded(seed).draft)
         top = tree.draws[0]
         assert len(top) == 3
         assert len(set(top)) == len(tree.children[0]) <= 2
@@ -104,7 +104,7 @@ def test_the_number_of_draws_depends_on_position_and_budget_alone(growth, random
     builder = sampled(widths=[3, 2, 1], replacement=replacement)
     counts = builder._shape.cut(nodes=nodes, depth=depth).child_counts()
     for seed in range(10):
-        tree = growth(random_rows(4, seed), 4)(builder, nodes=nodes, depth=depth, answer="probs", chance=seeded(seed).draft)
+        tree = growth(random_rows(4, seed), 4)(builder, nodes=nodes, depth=depth, answer="probs", rng=seeded(seed).draft)
         assert tree.num_drafted <= nodes
         assert tree.max_depth <= depth
         position = {0: ()}
@@ -117,8 +117,8 @@ def test_the_number_of_draws_depends_on_position_and_budget_alone(growth, random
 def test_nothing_is_drawn_below_a_stop_token_which_is_itself_kept(growth, random_rows):
     law = random_rows(3, 14)
 
-    def run(coins):
-        tree = growth(law, 3)(sampled(widths=[2, 1]), answer="probs", chance=coins.draft, stop_ids=frozenset({1}))
+    def run(rng):
+        tree = growth(law, 3)(sampled(widths=[2, 1]), answer="probs", rng=rng.draft, stop_ids=frozenset({1}))
         assert all(1 not in tree.path_tokens(node)[:-1] for node in range(len(tree)))
         return signature(tree)[0]
 

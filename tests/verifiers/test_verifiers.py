@@ -1,4 +1,4 @@
-"""Laws of every verifier: its naive twin in fractions on the same coins, its refusals, and what it may look at."""
+"""Laws of every verifier: its naive twin in fractions on the same rng, its refusals, and what it may look at."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -15,7 +15,7 @@ from specdec.sampling.distribution import TokenDist
 from specdec.sampling.enumeration import outcomes
 from specdec.sampling.logits_warper import Warp
 from specdec.sampling.params import Sampling
-from specdec.sampling.rng import Coins, SeededDraftChance, TargetChance, seeded
+from specdec.sampling.rng import RequestRng, SeededDraftRng, TargetRng, seeded
 from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch, root_only
 from specdec.verifiers.chain import Chain
 from specdec.verifiers.match import Match
@@ -40,8 +40,8 @@ class Rows:
         return self.warp.dists(self.logits, [0], tree)
 
 
-class Scripted(TargetChance):
-    """Coins from a list of numbers in [0, 1); `choose` inverts the cumulative law."""
+class Scripted(TargetRng):
+    """RequestRng from a list of numbers in [0, 1); `choose` inverts the cumulative law."""
 
     def __init__(self, numbers):
         self.numbers = iter(numbers)
@@ -109,14 +109,14 @@ def drafts(draw, *, chain=False, kinds=(Draw.IID, Draw.WITHOUT_REPLACEMENT)):
 # Naive twins: python numbers and dictionaries, one function a rule.
 
 
-def naive(rule, tree, p_rows, q_rows, coins):
+def naive(rule, tree, p_rows, q_rows, rng):
     node, path = 0, []
     while True:
         p = dict(enumerate(p_rows[node]))
         q = dict(enumerate(q_rows.get(node, [])))
         accepted = None
         if rule is Match:
-            token = coin_choice(p, coins)
+            token = coin_choice(p, rng)
             accepted = next((c for c in tree.children[node] if tree.tokens[c] == token), None)
             if accepted is None:
                 return path, token
@@ -124,20 +124,20 @@ def naive(rule, tree, p_rows, q_rows, coins):
             for child in tree.draws.get(node, ()):
                 token = tree.tokens[child]
                 threshold = p[token] if rule is PointMass else min(Fraction(1), p[token] / q[token])
-                if next(coins) < threshold:
+                if next(rng) < threshold:
                     accepted = child
                     break
                 p = struck(p, token) if rule is PointMass else residual(p, q)
                 if rule is MultiRound and tree.draw[node] is Draw.WITHOUT_REPLACEMENT:
                     q = struck(q, token)
             if accepted is None:
-                return path, coin_choice(p, coins)
+                return path, coin_choice(p, rng)
         path.append(accepted)
         node = accepted
 
 
-def coin_choice(weights, coins):
-    return pick(next(coins), {token: weight for token, weight in weights.items() if weight})
+def coin_choice(weights, rng):
+    return pick(next(rng), {token: weight for token, weight in weights.items() if weight})
 
 
 def struck(weights, token):
@@ -152,7 +152,7 @@ def residual(p, q):
     return {t: w / total for t, w in rest.items()}
 
 
-# Coins that sit on no threshold: fractions of small denominators never equal odd multiples of 2^-30.
+# RequestRng that sit on no threshold: fractions of small denominators never equal odd multiples of 2^-30.
 coin_lists = st.lists(st.integers(0, 2**20 - 1).map(lambda n: (2 * n + 1) / 2**21), min_size=20, max_size=20)
 
 
@@ -161,14 +161,14 @@ coin_lists = st.lists(st.integers(0, 2**20 - 1).map(lambda n: (2 * n + 1) / 2**2
 @given(data=st.data())
 def test_a_rule_agrees_with_its_twin_in_fractions_on_the_same_coins(rule, data):
     tree, p_rows, q_rows = data.draw(drafts(chain=rule is Chain))
-    coins = data.draw(coin_lists)
-    chance = Scripted(coins)
-    verdict = rule().verify(tree, Rows([[float(x) for x in row] for row in p_rows]).dists(tree), chance)
-    path, token = naive(rule, tree, p_rows, q_rows, iter(coins))
+    rng = data.draw(coin_lists)
+    rng = Scripted(rng)
+    verdict = rule().verify(tree, Rows([[float(x) for x in row] for row in p_rows]).dists(tree), rng)
+    path, token = naive(rule, tree, p_rows, q_rows, iter(rng))
     assert (list(verdict.path), verdict.next_token) == (path, token)
     last = path[-1] if path else 0
     assert verdict.all_accepted == (not tree.children[last])
-    assert chance.chosen[-1] == ROOT_POSITION + tree.depths[last] + 1
+    assert rng.chosen[-1] == ROOT_POSITION + tree.depths[last] + 1
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -244,12 +244,12 @@ def test_a_draft_that_its_own_q_rules_out_is_a_numerics_error(rule, bad):
 @pytest.mark.parametrize("rule", RULES)
 def test_without_a_draft_every_rule_draws_from_the_target(rule):
     tree = root_only(0, ROOT_POSITION)
-    law = outcomes(lambda coins: rule().verify(tree, Rows([[0.1, 0.2, 0.3, 0.4]]).dists(tree), coins.target))
+    law = outcomes(lambda rng: rule().verify(tree, Rows([[0.1, 0.2, 0.3, 0.4]]).dists(tree), rng.target))
     assert {verdict.next_token: mass for verdict, mass in law.items()} == pytest.approx({0: 0.1, 1: 0.2, 2: 0.3, 3: 0.4})
     assert all(verdict.all_accepted and not verdict.path for verdict in law)
 
 
-class Unlucky(TargetChance):
+class Unlucky(TargetRng):
     """Rejects whatever is not certain."""
 
     def choose(self, ids, probs, position):
@@ -275,7 +275,7 @@ def test_an_empty_residual_falls_back_to_the_target_and_is_counted(rule):
 def test_scouts_are_never_verified():
     tree = replace(tree_of(Draw.DETERMINISTIC, (1, 2)), scouts=frozenset({1}))
     for rule in (Match, PointMass):
-        law = outcomes(lambda coins, rule=rule: rule().verify(tree, Rows([EVEN] * 3).dists(tree), coins.target))
+        law = outcomes(lambda rng, rule=rule: rule().verify(tree, Rows([EVEN] * 3).dists(tree), rng.target))
         assert all(1 not in verdict.path for verdict in law)
 
 
@@ -288,9 +288,9 @@ def test_match_follows_the_noise_of_plain_decoding_for_every_tree():
         return table[sum(token * VOCAB**i for i, token in enumerate(tokens[-3:]))]
 
     for seed in range(40):
-        coins: Coins = seeded(seed)
-        plain = plain_tokens(p_after, coins.target, 3)
-        tree = drawn_tree(SeededDraftChance(seed))
+        rng: RequestRng = seeded(seed)
+        plain = plain_tokens(p_after, rng.target, 3)
+        tree = drawn_tree(SeededDraftRng(seed))
         logits = torch.stack([p_after([0, *tree.path_tokens(node)]).log() for node in range(len(tree))])
         warp = Warp(Sampling(temperature=1.0), prompt_length=1, stop_ids=frozenset())
         verdict = Match().verify(tree, warp.dists(logits, [0], tree), seeded(seed).target)
@@ -298,19 +298,19 @@ def test_match_follows_the_noise_of_plain_decoding_for_every_tree():
         assert emitted == plain[: len(emitted)]
 
 
-def plain_tokens(p_after, chance, count):
+def plain_tokens(p_after, rng, count):
     tokens = [0]
     for _ in range(count):
         weights = p_after(tokens)
         dist = TokenDist(torch.arange(VOCAB), weights / weights.sum())
-        tokens.append(dist.choose(chance, ROOT_POSITION + len(tokens)))
+        tokens.append(dist.choose(rng, ROOT_POSITION + len(tokens)))
     return tokens[1:]
 
 
-def drawn_tree(chance):
+def drawn_tree(rng):
     sketch = TreeSketch(0, ROOT_POSITION)
-    for parent in [0, *(sketch.add(0, token) for token in chance.draw(torch.ones(VOCAB), 2, replacement=False))]:
+    for parent in [0, *(sketch.add(0, token) for token in rng.draw(torch.ones(VOCAB), 2, replacement=False))]:
         if parent:
-            for token in chance.draw(torch.ones(VOCAB), 2, replacement=False):
+            for token in rng.draw(torch.ones(VOCAB), 2, replacement=False):
                 sketch.add(parent, token)
     return sketch.freeze(Draw.WITHOUT_REPLACEMENT)

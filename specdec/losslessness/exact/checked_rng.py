@@ -1,4 +1,4 @@
-"""Coins that watch the code which throws them: whether it is a function of its coins, and how many outcomes it has."""
+"""Random draws that watch the code which makes them: whether it is a function of them, and how many outcomes it has."""
 
 import math
 import time
@@ -11,7 +11,7 @@ from torch import Tensor
 from specdec.errors import NumericsError, SpecdecError
 from specdec.sampling.enumeration import outcomes
 from specdec.sampling.keyed_noise import mix
-from specdec.sampling.rng import Coins, DraftChance, TargetChance
+from specdec.sampling.rng import DraftRng, RequestRng, TargetRng
 
 REPEATS = 8
 """Of the first leaf: a hidden draw among four equal tokens stays hidden in one of 65,536 proofs."""
@@ -20,11 +20,11 @@ R = TypeVar("R", bound=Hashable)
 A = TypeVar("A")
 
 Question = tuple[Any, ...]
-"""One call of a coin: the method and its arguments, as plain numbers."""
+"""One random draw: the method and its arguments, as plain numbers."""
 
 
-class NotAFunctionOfItsCoins(SpecdecError):
-    """Code that does something else when all its coins fall as before: it draws elsewhere, or remembers."""
+class NotAFunctionOfItsDraws(SpecdecError):
+    """Code that does something else when all its random draws come out as before: it draws elsewhere, or remembers."""
 
 
 class OutOfTime(SpecdecError):
@@ -43,12 +43,12 @@ class Ledger:
     follows: bool = True
 
     def ask(self, question: Question, answer: Callable[[], A]) -> A:
-        """The answer, written down. Raises NotAFunctionOfItsCoins where the earlier leaf was asked something else here."""
+        """The answer, written down. Raises NotAFunctionOfItsDraws where the earlier leaf was asked something else here."""
         number = len(self.now)
         _check_weights(question)
         expected = None if self.earlier is None or number >= len(self.earlier) else self.earlier[number][0]
         if self.earlier is not None and self.follows and expected != question:
-            raise NotAFunctionOfItsCoins(f"coin {number + 1} is another one when all coins before it fell the same")
+            raise NotAFunctionOfItsDraws(f"random draw {number + 1} is another one when all draws before it came out the same")
         given = answer()
         if self.earlier is not None and self.follows and self.earlier[number][1] != given:
             self.follows = False
@@ -61,26 +61,26 @@ class Ledger:
         return self.earlier[number][1] if self.earlier is not None and number < len(self.earlier) else None
 
     def close(self) -> None:
-        """Raise NotAFunctionOfItsCoins for a leaf that ends early, or where another leaf went on."""
+        """Raise NotAFunctionOfItsDraws for a leaf that ends early, or where another leaf went on."""
         if self.earlier is not None and self.follows:
-            raise NotAFunctionOfItsCoins("the coins thrown are fewer when those before fell the same")
+            raise NotAFunctionOfItsDraws("there are fewer random draws when those before came out the same")
 
 
 def _check_weights(question: Question) -> None:
-    """Raise NumericsError for a coin with a NaN, infinite or negative weight: NaN is unlike itself, and draws nothing."""
+    """Raise NumericsError for a draw with a NaN, infinite or negative weight: NaN is unlike itself, and draws nothing."""
     method, *arguments = question
     if method == "skip":
         return
     weights = arguments[1] if method == "choose" else arguments[0]
     for weight in weights if isinstance(weights, tuple) else (weights,):
         if not 0 <= weight < math.inf:
-            raise NumericsError(f"a coin was given the weight {weight}")
+            raise NumericsError(f"a random draw was given the weight {weight}")
 
 
-class WatchedDraft(DraftChance):
-    """Draft coins that are written down; without `inner`, those of the earlier leaf again."""
+class WatchedDraft(DraftRng):
+    """Draft draws that are recorded; without `inner`, those of the earlier leaf again."""
 
-    def __init__(self, inner: DraftChance | None, ledger: Ledger) -> None:
+    def __init__(self, inner: DraftRng | None, ledger: Ledger) -> None:
         self._inner = inner
         self._ledger = ledger
 
@@ -109,10 +109,10 @@ class WatchedDraft(DraftChance):
         )
 
 
-class WatchedTarget(TargetChance):
-    """Target coins that are written down; without `inner`, those of the earlier leaf again."""
+class WatchedTarget(TargetRng):
+    """Target draws that are recorded; without `inner`, those of the earlier leaf again."""
 
-    def __init__(self, inner: TargetChance | None, ledger: Ledger) -> None:
+    def __init__(self, inner: TargetRng | None, ledger: Ledger) -> None:
         self._inner = inner
         self._ledger = ledger
 
@@ -134,21 +134,21 @@ class WatchedTarget(TargetChance):
         self._ledger.ask(("skip", position), lambda: None if inner is None else inner.skip(position))
 
 
-def law_of(run: Callable[[Coins], R], *, deadline: float | None = None) -> dict[R, float]:
-    """The exact law of `run`, which must be a function of its coins.
+def law_of(run: Callable[[RequestRng], R], *, deadline: float | None = None) -> dict[R, float]:
+    """The exact law of `run`, which must be a function of its random draws.
 
-    deadline: on the clock of `time.monotonic`. Raises NotAFunctionOfItsCoins (each leaf is held against the one before it,
+    deadline: on the clock of `time.monotonic`. Raises NotAFunctionOfItsDraws (each leaf is held against the one before it,
     and the first is run again), OutOfTime, and whatever `run` raises.
     """
     ledger = Ledger()
 
-    def watched(coins: Coins) -> R:
+    def watched(rng: RequestRng) -> R:
         nonlocal ledger
         if deadline is not None and time.monotonic() > deadline:
             raise OutOfTime("the time for this enumeration is over")
         first = not ledger.now
         ledger = Ledger(earlier=None if first else ledger.now)
-        result = run(Coins(WatchedDraft(coins.draft, ledger), WatchedTarget(coins.target, ledger)))
+        result = run(RequestRng(WatchedDraft(rng.draft, ledger), WatchedTarget(rng.target, ledger)))
         ledger.close()
         if first:
             _repeat(run, ledger, result)
@@ -158,16 +158,16 @@ def law_of(run: Callable[[Coins], R], *, deadline: float | None = None) -> dict[
         return outcomes(watched)
     except NumericsError as error:
         if "total mass" in str(error):
-            raise NotAFunctionOfItsCoins(str(error)) from error
+            raise NotAFunctionOfItsDraws(str(error)) from error
         raise
 
 
-def _repeat(run: Callable[[Coins], R], ledger: Ledger, result: R) -> None:
+def _repeat(run: Callable[[RequestRng], R], ledger: Ledger, result: R) -> None:
     for _ in range(REPEATS):
         again = Ledger(earlier=ledger.now)
-        repeated = run(Coins(WatchedDraft(None, again), WatchedTarget(None, again)))
+        repeated = run(RequestRng(WatchedDraft(None, again), WatchedTarget(None, again)))
         if repeated != result or len(again.now) != len(ledger.now):
-            raise NotAFunctionOfItsCoins("the result is another one when all coins fall the same")
+            raise NotAFunctionOfItsDraws("the result is another one when all random draws come out the same")
 
 
 class Probe:
@@ -182,9 +182,9 @@ class Probe:
         self._choices = 0
 
     @property
-    def coins(self) -> Coins:
-        """Coins that walk on from here."""
-        return Coins(_ProbeDraft(self), _ProbeTarget(self))
+    def rng(self) -> RequestRng:
+        """RequestRng that walk on from here."""
+        return RequestRng(_ProbeDraft(self), _ProbeTarget(self))
 
     def branch(self, weights: list[float]) -> int:
         """One of the possible branches."""
@@ -196,7 +196,7 @@ class Probe:
         return possible[mix(self._number, self._choices) % len(possible)]
 
 
-class _ProbeDraft(DraftChance):
+class _ProbeDraft(DraftRng):
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
 
@@ -215,7 +215,7 @@ class _ProbeDraft(DraftChance):
         return self.draw(probs, count, replacement=False)
 
 
-class _ProbeTarget(TargetChance):
+class _ProbeTarget(TargetRng):
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
 

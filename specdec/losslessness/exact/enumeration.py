@@ -1,4 +1,4 @@
-"""The law of a decoder on a tabular target, by running its own code once per outcome of its coins."""
+"""The law of a decoder on a tabular target, by running its own code once per outcome of its random draws."""
 
 import itertools
 import math
@@ -24,7 +24,7 @@ from specdec.losslessness.exact.guards import blamed, check_verdict
 from specdec.losslessness.exact.shared_noise import Witness, check_run, check_step, shares_noise
 from specdec.sampling.logits_warper import Warp
 from specdec.sampling.params import Sampling
-from specdec.sampling.rng import Coins
+from specdec.sampling.rng import RequestRng
 from specdec.trees.draft_tree import DraftTree
 
 PROBES = 24
@@ -37,7 +37,7 @@ LONG = 128
 def prove_step(decoder: Decoder, prefix: Sequence[int], *, depth: int | None, deadline: float | None = None) -> ExactProof:
     """One step from a root that is the last of `prefix`, drafting at most `depth` levels (None: all that the builder wants).
 
-    deadline: on the clock of `time.monotonic`. Raises OutOfTime, NotAFunctionOfItsCoins, and PluginError for a part that fails.
+    deadline: on the clock of `time.monotonic`. Raises OutOfTime, NotAFunctionOfItsDraws, and PluginError for a part that fails.
     """
     drafts = draft_law(decoder, prefix, depth=depth, deadline=deadline)
     next_law = target_law(decoder.target, decoder.sampling, prefix)
@@ -100,24 +100,24 @@ def run_law(
 
 
 def run_leaves(decoder: Decoder, prompt: Sequence[int], *, steps: int, max_new_tokens: int, probes: int = PROBES) -> float:
-    """About how many outcomes of the coins `run_law` goes through."""
+    """About how many outcomes of the random draws `run_law` goes through."""
     run = _running(decoder, prompt, steps, max_new_tokens)
     walks = [Probe(number) for number in range(probes)]
     for walk in walks:
-        run(walk.coins)
+        run(walk.rng)
     return fsum(walk.leaves for walk in walks) / probes
 
 
-def _running(decoder: Decoder, prompt: Sequence[int], steps: int, max_new_tokens: int) -> Callable[[Coins], Emission]:
+def _running(decoder: Decoder, prompt: Sequence[int], steps: int, max_new_tokens: int) -> Callable[[RequestRng], Emission]:
     parts = (decoder.drafter.name, decoder.builder.name, decoder.verifier.name)
     names = "drafter '{}', tree '{}' or verifier '{}'".format(*parts)
     coupled = shares_noise(decoder)
 
-    def run(coins: Coins) -> Emission:
-        witness = Witness(coins.target)
-        coins = Coins(coins.draft, witness if coupled else coins.target)
+    def run(rng: RequestRng) -> Emission:
+        witness = Witness(rng.target)
+        rng = RequestRng(rng.draft, witness if coupled else rng.target)
         with blamed(names):
-            batch = decoder.start([Request(tuple(prompt), max_new_tokens=max_new_tokens)], coins=lambda _: coins)
+            batch = decoder.start([Request(tuple(prompt), max_new_tokens=max_new_tokens)], rng_for=lambda _: rng)
             row = (batch.rows + batch.ended)[0]
             for _ in range(steps):
                 decoder.step(batch)
@@ -151,7 +151,7 @@ def step_law(
 ) -> dict[Emission, float]:
     """The law of one step of a decoder whose parts keep no state between steps.
 
-    The draft's coins and the verifier's are independent streams, so that the draft's law is enumerated first, then the
+    The draft's random draws and the verifier's are independent streams, so that the draft's law is enumerated first, then the
     verifier's given each distinct draft: far fewer leaves than through `Decoder.step`, the same law.
     """
     return _law_given(decoder, prefix, draft_law(decoder, prefix, depth=depth, deadline=deadline), deadline)
@@ -161,7 +161,7 @@ def draft_law(
     decoder: Decoder, prefix: Sequence[int], *, depth: int | None, deadline: float | None = None
 ) -> dict[Draft, float]:
     """The law of the first draft after `prefix`, drafting at most `depth` levels."""
-    return law_of(lambda coins: _draft(decoder, prefix, depth, coins), deadline=deadline)
+    return law_of(lambda rng: _draft(decoder, prefix, depth, rng), deadline=deadline)
 
 
 def _law_given(
@@ -192,36 +192,36 @@ def step_size(decoder: Decoder, prefix: Sequence[int], *, depth: int | None, pro
     drafts, leaves, trees = list[float](), list[float](), list[DraftTree]()
     for number in range(probes):
         walk = Probe(number)
-        trees.append(_draft(decoder, prefix, depth, walk.coins).tree)
+        trees.append(_draft(decoder, prefix, depth, walk.rng).tree)
         drafts.append(walk.leaves)
-        _verification(decoder, prefix, trees[-1])(walk.coins)
+        _verification(decoder, prefix, trees[-1])(walk.rng)
         leaves.append(walk.leaves)
     return Size(
         fsum(drafts) / probes, fsum(leaves) / probes, max(t.max_depth for t in trees), max(t.num_drafted for t in trees)
     )
 
 
-def _row(decoder: Decoder, prefix: Sequence[int], depth: int | None, coins: Coins) -> Row:
+def _row(decoder: Decoder, prefix: Sequence[int], depth: int | None, rng: RequestRng) -> Row:
     request = Request(tuple(prefix[:-1]), max_new_tokens=LONG if depth is None else depth + 2)
     (row,) = open_rows(
-        [request], target=decoder.target, sampling=decoder.sampling, numbers=itertools.count(), coins=lambda _: coins
+        [request], target=decoder.target, sampling=decoder.sampling, numbers=itertools.count(), rng_for=lambda _: rng
     )
     row.emit([prefix[-1]], [])
     return row
 
 
-def _draft(decoder: Decoder, prefix: Sequence[int], depth: int | None, coins: Coins) -> Draft:
+def _draft(decoder: Decoder, prefix: Sequence[int], depth: int | None, rng: RequestRng) -> Draft:
     with blamed(f"drafter '{decoder.drafter.name}'"):
         session = decoder.drafter.open([DraftStart(tuple(prefix[:-1]), prefix[-1], HiddenStates())])
     with blamed(f"tree '{decoder.builder.name}'"):
         grower = Grower(target=decoder.target, drafter=decoder.drafter, builder=decoder.builder, declared=decoder.declared)
-        tree = grower.grow([_row(decoder, prefix, depth, coins)], session)[0]
+        tree = grower.grow([_row(decoder, prefix, depth, rng)], session)[0]
     q = () if tree.q is None else tuple(map(tuple, tree.q.tolist()))
     key = (tree.tokens, tree.parents, tuple(sorted(tree.draws.items())), tuple(sorted(tree.draw.items())), tree.q_row, q)
     return Draft((*key, tree.scouts), tree)
 
 
-def _verification(decoder: Decoder, prefix: Sequence[int], tree: DraftTree) -> Callable[[Coins], Verdict]:
+def _verification(decoder: Decoder, prefix: Sequence[int], tree: DraftTree) -> Callable[[RequestRng], Verdict]:
     with blamed(f"the target on a draft of tree '{decoder.builder.name}' and drafter '{decoder.drafter.name}'"):
         state = decoder.target.prefill([prefix[:-1]], Features()).state
         logits = decoder.target.score(state, [tree])[0].logits
@@ -230,10 +230,10 @@ def _verification(decoder: Decoder, prefix: Sequence[int], tree: DraftTree) -> C
     verifier, vocab_size = decoder.verifier, decoder.target.facts.vocab_size
     coupled = shares_noise(decoder)
 
-    def run(coins: Coins) -> Verdict:
-        witness = Witness(coins.target) if coupled else None
+    def run(rng: RequestRng) -> Verdict:
+        witness = Witness(rng.target) if coupled else None
         with blamed(f"verifier '{verifier.name}'"):
-            verdict = verifier.verify(tree, p, witness or coins.target)
+            verdict = verifier.verify(tree, p, witness or rng.target)
         checked = check_verdict(verdict, tree, vocab_size=vocab_size, verifier=verifier.name)
         if witness is not None:
             check_step(witness, tree, p, checked, verifier.name)

@@ -11,8 +11,8 @@ from specdec.interfaces.declarations import BuilderDeclaration
 from specdec.interfaces.parts import BuildTools, PartOptions, TreeBuilder
 from specdec.interfaces.proposals import Answer, Budget, Frontier
 from specdec.interfaces.results import Verdict
-from specdec.losslessness.exact.checked_rng import NotAFunctionOfItsCoins, OutOfTime
-from specdec.sampling.rng import DraftChance
+from specdec.losslessness.exact.checked_rng import NotAFunctionOfItsDraws, OutOfTime
+from specdec.sampling.rng import DraftRng
 from specdec.trees.draft_tree import DraftTree
 
 
@@ -21,7 +21,7 @@ def blamed(part: str) -> Iterator[None]:
     """Turn any fault inside into a PluginError that names `part`; only what the enumeration itself raises passes."""
     try:
         yield
-    except (NotAFunctionOfItsCoins, OutOfTime, PluginError):
+    except (NotAFunctionOfItsDraws, OutOfTime, PluginError):
         raise
     except SpecdecError as error:
         raise PluginError(f"{part}: {error}") from error
@@ -91,13 +91,13 @@ def _budgeted(builder: TreeBuilder, depth: int | None, nodes: int | None) -> Tre
             return builder.build(options, tools)
 
         def grow(
-            self, root_token: int, root_position: int, budget: Budget, chance: DraftChance
+            self, root_token: int, root_position: int, budget: Budget, rng: DraftRng
         ) -> Generator[Frontier, Answer, DraftTree]:
             smaller = replace(
                 budget,
                 depth=budget.depth if depth is None else min(depth, budget.depth),
                 nodes=budget.nodes if nodes is None else min(nodes, budget.nodes),
             )
-            return builder.grow(root_token, root_position, smaller, chance)
+            return builder.grow(root_token, root_position, smaller, rng)
 
     return Budgeted()

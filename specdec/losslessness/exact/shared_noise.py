@@ -15,7 +15,7 @@ from specdec.interfaces.results import Verdict
 from specdec.losslessness.exact.distance import TOLERANCE
 from specdec.sampling.distribution import TokenDist
 from specdec.sampling.logits_warper import TargetDists
-from specdec.sampling.rng import TargetChance
+from specdec.sampling.rng import TargetRng
 from specdec.trees.draft_tree import DraftTree, Draw
 
 
@@ -32,10 +32,10 @@ class Choice:
     weights: tuple[float, ...] = ()
 
 
-class Witness(TargetChance):
-    """Target coins that remember what was chosen. choices: by absolute position."""
+class Witness(TargetRng):
+    """Target draws that remember what was chosen. choices: by absolute position."""
 
-    def __init__(self, inner: TargetChance) -> None:
+    def __init__(self, inner: TargetRng) -> None:
         self._inner = inner
         self.choices: dict[int, Choice] = {}
 

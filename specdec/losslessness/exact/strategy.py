@@ -11,7 +11,7 @@ from specdec.decoding.decoder import Decoder
 from specdec.errors import PluginError, SpecdecError
 from specdec.interfaces.declarations import Gives, Guarantee
 from specdec.losslessness.exact.budget import RUN_PROMPT, RUN_TOKENS, Group, fitted, groups_for
-from specdec.losslessness.exact.checked_rng import NotAFunctionOfItsCoins, OutOfTime
+from specdec.losslessness.exact.checked_rng import NotAFunctionOfItsDraws, OutOfTime
 from specdec.losslessness.exact.distance import ExactProof
 from specdec.losslessness.exact.enumeration import prove_run, prove_step, step_size
 from specdec.losslessness.exact.guards import blamed, with_smaller_drafts
@@ -82,8 +82,8 @@ class _Prover:
             for group in groups:
                 if not self._prove(group):
                     break
-        except NotAFunctionOfItsCoins as error:
-            reason = f"not a function of its coins: {error}"
+        except NotAFunctionOfItsDraws as error:
+            reason = f"not a function of its random draws: {error}"
         except NotTheTargetsDraws as error:
             reason = str(error)
         except PluginError:

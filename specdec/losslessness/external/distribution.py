@@ -117,8 +117,8 @@ class _Answers:
         """Which stop token an answer ended with that does not say it, drawn as the target would, given that it is one."""
         stops = sorted(self.decoder.target.facts.stop_ids)
         shares = law.dense(self.decoder.target.facts.vocab_size)[stops].cumsum(0)
-        coin = uniforms(key, torch.tensor([0])).to(shares.dtype) * shares[-1]
-        return stops[min(int(torch.searchsorted(shares, coin, right=True)), len(stops) - 1)]
+        uniform = uniforms(key, torch.tensor([0])).to(shares.dtype) * shares[-1]
+        return stops[min(int(torch.searchsorted(shares, uniform, right=True)), len(stops) - 1)]
 
     def _count(self, context: Context, token: int, law: Tensor) -> None:
         """Tokens by context, for chi-square; on a large vocabulary the likeliest and all others together."""

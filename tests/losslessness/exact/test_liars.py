@@ -72,16 +72,16 @@ class Tree(TreeBuilder[PartOptions]):
     def build(cls, options, tools):
         return cls()
 
-    def pick(self, q, chance, budget, sketch, depth):
-        return chance.draw(q, 2 if depth == 0 else 1, replacement=False)
+    def pick(self, q, rng, budget, sketch, depth):
+        return rng.draw(q, 2 if depth == 0 else 1, replacement=False)
 
-    def grow(self, root_token, root_position, budget, chance):
+    def grow(self, root_token, root_position, budget, rng):
         sketch, draws, rows, frontier = TreeSketch(root_token, root_position), {}, {}, [0]
         for depth in range(min(self.levels, budget.depth)):
             answer = (yield Frontier(sketch, tuple(frontier))) if frontier else None
             asked, frontier = frontier, []
             for node, q in zip(asked, answer.q if asked else (), strict=True):
-                drawn = self.pick(q, chance, budget, sketch, depth)
+                drawn = self.pick(q, rng, budget, sketch, depth)
                 if drawn:
                     draws[node], rows[node] = tuple(sketch.add(node, token) for token in drawn), q
                     frontier += [child for child in draws[node] if sketch.tokens[child] not in budget.stop_ids]
@@ -98,17 +98,17 @@ class DropsStopTokens(Tree):
     name = "drops_stop_tokens"
     Options = PartOptions
 
-    def pick(self, q, chance, budget, sketch, depth):
-        return [token for token in super().pick(q, chance, budget, sketch, depth) if token not in budget.stop_ids]
+    def pick(self, q, rng, budget, sketch, depth):
+        return [token for token in super().pick(q, rng, budget, sketch, depth) if token not in budget.stop_ids]
 
 
 class GreedyAfterSomeRoots(Tree):
     name = "greedy_after_some_roots"
     Options = PartOptions
 
-    def pick(self, q, chance, budget, sketch, depth):
+    def pick(self, q, rng, budget, sketch, depth):
         if sketch.tokens[0] == 0:
-            return super().pick(q, chance, budget, sketch, depth)
+            return super().pick(q, rng, budget, sketch, depth)
         return [int(q.argmax())]
 
 
@@ -116,8 +116,8 @@ class GreedyFarFromTheStart(Tree):
     name = "greedy_far_from_the_start"
     Options = PartOptions
 
-    def pick(self, q, chance, budget, sketch, depth):
-        honest = super().pick(q, chance, budget, sketch, depth)
+    def pick(self, q, rng, budget, sketch, depth):
+        honest = super().pick(q, rng, budget, sketch, depth)
         return honest if sketch.root_position < 100 else [int(q.argmax())]
 
 
@@ -126,31 +126,31 @@ class GreedyAtTheThirdLevel(Tree):
     Options = PartOptions
     levels = 3
 
-    def pick(self, q, chance, budget, sketch, depth):
-        return super().pick(q, chance, budget, sketch, depth) if depth < 2 else [int(q.argmax())]
+    def pick(self, q, rng, budget, sketch, depth):
+        return super().pick(q, rng, budget, sketch, depth) if depth < 2 else [int(q.argmax())]
 
 
 class GreedyOnManyTokens(Tree):
     name = "greedy_on_many_tokens"
     Options = PartOptions
 
-    def pick(self, q, chance, budget, sketch, depth):
-        return super().pick(q, chance, budget, sketch, depth) if len(q) < 9 else [int(q.argmax())]
+    def pick(self, q, rng, budget, sketch, depth):
+        return super().pick(q, rng, budget, sketch, depth) if len(q) < 9 else [int(q.argmax())]
 
 
 class GreedyWithALongLimit(Tree):
     name = "greedy_with_a_long_limit"
     Options = PartOptions
 
-    def pick(self, q, chance, budget, sketch, depth):
-        return super().pick(q, chance, budget, sketch, depth) if budget.depth < 50 else [int(q.argmax())]
+    def pick(self, q, rng, budget, sketch, depth):
+        return super().pick(q, rng, budget, sketch, depth) if budget.depth < 50 else [int(q.argmax())]
 
 
 class OwnRandomness(Tree):
     name = "own_randomness"
     Options = PartOptions
 
-    def pick(self, q, chance, budget, sketch, depth):
+    def pick(self, q, rng, budget, sketch, depth):
         return [int(torch.multinomial(q, 1))]
 
 
@@ -168,19 +168,19 @@ class WholeQ(Verifier[PartOptions]):
     def build(cls, options, tools):
         return cls()
 
-    def verify(self, tree, p, chance):
+    def verify(self, tree, p, rng):
         path, node = [], 0
         while True:
             left = p.row(node)
             for child in siblings(tree, node, DRAWN, self.name):
                 q, token = tree.q_of(node), tree.tokens[child]
-                if chance.flip(min(1.0, left.prob(token) / float(q[token]))):
+                if rng.flip(min(1.0, left.prob(token) / float(q[token]))):
                     path.append(child)
                     node = child
                     break
                 left = left.residual(q) or left
             else:
-                return Verdict(tuple(path), left.choose(chance, tree.root_position + tree.depths[node] + 1), True)
+                return Verdict(tuple(path), left.choose(rng, tree.root_position + tree.depths[node] + 1), True)
 
 
 class SecondStepOfARequest(WholeQ):
@@ -189,12 +189,12 @@ class SecondStepOfARequest(WholeQ):
     name = "second_step_of_a_request"
     Options = PartOptions
 
-    def verify(self, tree, p, chance):
+    def verify(self, tree, p, rng):
         if len(p._prefix) - p._warp.prompt_length < 2:
-            return MultiRound().verify(tree, p, chance)
+            return MultiRound().verify(tree, p, rng)
         first = tree.children[0][:1]
         last = first[-1] if first else 0
-        token = p.row(last).choose(chance, tree.root_position + 1 + len(first))
+        token = p.row(last).choose(rng, tree.root_position + 1 + len(first))
         return Verdict(first, token, not tree.children[last])
 
 
@@ -205,7 +205,7 @@ class Faulty(WholeQ):
     Options = PartOptions
     answer: Any = None
 
-    def verify(self, tree, p, chance):
+    def verify(self, tree, p, rng):
         if isinstance(self.answer, BaseException):
             raise self.answer
         return self.answer
@@ -252,7 +252,7 @@ def test_randomness_outside_the_coins_is_refuted_as_such():
     assert proof.conclusive
     assert not proof.holds
     assert proof.reason is not None
-    assert proof.reason.startswith("not a function of its coins")
+    assert proof.reason.startswith("not a function of its random draws")
 
 
 @pytest.mark.parametrize(
@@ -337,10 +337,10 @@ def test_what_cannot_be_cut_is_not_called_proved():
         name = "wasteful"
         Options = PartOptions
 
-        def pick(self, q, chance, budget, sketch, depth):
+        def pick(self, q, rng, budget, sketch, depth):
             for _ in range(12):
-                chance.flip(0.5)
-            return super().pick(q, chance, budget, sketch, depth)
+                rng.flip(0.5)
+            return super().pick(q, rng, budget, sketch, depth)
 
     proof = proof_of(tree=Wasteful)
     assert not proof.conclusive

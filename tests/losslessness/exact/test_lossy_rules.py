@@ -27,9 +27,9 @@ class Rule(Verifier[PartOptions]):
     def build(cls, options, tools):
         return cls()
 
-    def draw(self, dense, chance, tree, nodes):
+    def draw(self, dense, rng, tree, nodes):
         """The next token after `nodes`, from weights."""
-        return from_dense(dense).choose(chance, tree.root_position + 1 + len(nodes))
+        return from_dense(dense).choose(rng, tree.root_position + 1 + len(nodes))
 
     def verdict(self, tree, nodes, token):
         last = nodes[-1] if nodes else 0
@@ -42,7 +42,7 @@ class Block(Rule):
     first_failure = False
     token_residual = False
 
-    def verify(self, tree, p, chance):
+    def verify(self, tree, p, rng):
         chain = tree.path(len(tree) - 1)
         rows = [p.row(node).dense(len(tree.q_of(0))) for node in (0, *chain)]
         weights, passed = [1.0], []
@@ -50,7 +50,7 @@ class Block(Rule):
             token = tree.tokens[node]
             ratio = float(rows[level][token] / tree.q_of(tree.parents[node])[token])
             weights.append(min(1.0, weights[-1] * ratio))
-            passed.append(chance.flip(self._threshold(tree, rows, chain, level + 1, weights[-1])))
+            passed.append(rng.flip(self._threshold(tree, rows, chain, level + 1, weights[-1])))
         if self.first_failure:
             kept = passed.index(False) if False in passed else len(passed)
         else:
@@ -61,7 +61,7 @@ class Block(Rule):
             q = tree.q_of(nodes[-1] if nodes else 0)
             left = ((1.0 if self.token_residual else weights[kept]) * left - q).clamp_min(0)
             left = left if bool(left.any()) else rows[kept]
-        return self.verdict(tree, nodes, self.draw(left, chance, tree, nodes))
+        return self.verdict(tree, nodes, self.draw(left, rng, tree, nodes))
 
     def _threshold(self, tree, rows, chain, level, weight):
         if level == len(chain):
@@ -119,47 +119,47 @@ class Lenient(Rule):
 
     lenience = 1.0
 
-    def verify(self, tree, p, chance):
+    def verify(self, tree, p, rng):
         [node] = tree.children[0]
         row, q, token = p.row(0).dense(len(tree.q_of(0))), tree.q_of(0), tree.tokens[node]
-        if chance.flip(min(1.0, float(row[token] / (self.lenience * q[token])))):
-            return self.verdict(tree, [node], p.row(node).choose(chance, tree.root_position + 2))
-        return self.verdict(tree, [], self.draw((row - self.lenience * q).clamp_min(0), chance, tree, []))
+        if rng.flip(min(1.0, float(row[token] / (self.lenience * q[token])))):
+            return self.verdict(tree, [node], p.row(node).choose(rng, tree.root_position + 2))
+        return self.verdict(tree, [], self.draw((row - self.lenience * q).clamp_min(0), rng, tree, []))
 
 
 class Ensemble(Rule):
     """Verify against half p and half q."""
 
-    def verify(self, tree, p, chance):
+    def verify(self, tree, p, rng):
         [node] = tree.children[0]
         q, token = tree.q_of(0), tree.tokens[node]
         row = 0.5 * p.row(0).dense(len(q)) + 0.5 * q
-        if chance.flip(min(1.0, float(row[token] / q[token]))):
-            return self.verdict(tree, [node], p.row(node).choose(chance, tree.root_position + 2))
-        return self.verdict(tree, [], self.draw((row - q).clamp_min(0), chance, tree, []))
+        if rng.flip(min(1.0, float(row[token] / q[token]))):
+            return self.verdict(tree, [node], p.row(node).choose(rng, tree.root_position + 2))
+        return self.verdict(tree, [], self.draw((row - q).clamp_min(0), rng, tree, []))
 
 
 class Synthetic(Rule):
     """Accept at a rate that was measured elsewhere; reject into the residual."""
 
-    def verify(self, tree, p, chance):
+    def verify(self, tree, p, rng):
         [node] = tree.children[0]
         q = tree.q_of(0)
-        if chance.flip(0.7):
-            return self.verdict(tree, [node], p.row(node).choose(chance, tree.root_position + 2))
-        return self.verdict(tree, [], self.draw((p.row(0).dense(len(q)) - q).clamp_min(0), chance, tree, []))
+        if rng.flip(0.7):
+            return self.verdict(tree, [node], p.row(node).choose(rng, tree.root_position + 2))
+        return self.verdict(tree, [], self.draw((p.row(0).dense(len(q)) - q).clamp_min(0), rng, tree, []))
 
 
 class TypicalAcceptance(Rule):
     """Take the first child if p of it exceeds min(eps, delta e^-H). *Source: arXiv 2401.10774.*"""
 
-    def verify(self, tree, p, chance):
+    def verify(self, tree, p, rng):
         node = tree.children[0][0]
         row = p.row(0)
         entropy = -float((row.probs * row.probs.log()).sum())
         if row.prob(tree.tokens[node]) > min(0.3, 0.09 * 2.718281828459045**-entropy):
-            return self.verdict(tree, [node], p.row(node).choose(chance, tree.root_position + 2))
-        return self.verdict(tree, [], row.choose(chance, tree.root_position + 1))
+            return self.verdict(tree, [node], p.row(node).choose(rng, tree.root_position + 2))
+        return self.verdict(tree, [], row.choose(rng, tree.root_position + 1))
 
 
 def lenient(value):

@@ -157,7 +157,7 @@ def test_a_drafter_that_remembers_acceptance_is_still_lossless(builder, options,
 
 def test_too_large_an_enumeration_is_refused():
     with pytest.raises(SpecdecError, match="more than 10 leaves"):
-        outcomes(lambda coins: tuple(coins.draft.draw(torch.ones(3), 3, replacement=True)), limit=10)
+        outcomes(lambda rng: tuple(rng.draft.draw(torch.ones(3), 3, replacement=True)), limit=10)
 
 
 def test_a_violation_says_where_what_comes_out_and_what_should():

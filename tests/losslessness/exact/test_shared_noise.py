@@ -15,7 +15,7 @@ from specdec.interfaces.results import Verdict
 from specdec.losslessness.exact.enumeration import prove_run, prove_step
 from specdec.losslessness.exact.shared_noise import NotTheTargetsDraws
 from specdec.losslessness.exact.strategy import prove_strategy
-from specdec.sampling.rng import SeededTargetChance
+from specdec.sampling.rng import SeededTargetRng
 from specdec.tree_builders.sampled import Sampled, SampledOptions
 from specdec.trees.draft_tree import Draw
 from specdec.verifiers.match import Match
@@ -23,7 +23,7 @@ from specdec.verifiers.multi_round import MultiRound
 
 
 class DrawsWithChoose(Sampled):
-    """Draws with target coins of its own: under the spec's seed they are the very ones of the verifier."""
+    """Draws with a target RNG of its own: under the spec's seed they are the very ones of the verifier."""
 
     name = "draws_with_choose"
     Options = SampledOptions
@@ -34,7 +34,7 @@ class DrawsWithChoose(Sampled):
         made.seed = tools.sampling_seed
         return made
 
-    def grow(self, root_token, root_position, budget, chance):
+    def grow(self, root_token, root_position, budget, rng):
         return (yield from super().grow(root_token, root_position, budget, Chosen(self.seed, root_position)))
 
 
@@ -44,7 +44,7 @@ class Chosen:
 
     def draw(self, probs, count, *, replacement):
         ids = probs.nonzero()[:, 0]
-        return [SeededTargetChance(self.seed).choose(ids, probs[ids], self.position + 1)]
+        return [SeededTargetRng(self.seed).choose(ids, probs[ids], self.position + 1)]
 
 
 class ChoosesTwice(Verifier[PartOptions]):
@@ -61,11 +61,11 @@ class ChoosesTwice(Verifier[PartOptions]):
     def build(cls, options, tools):
         return cls()
 
-    def verify(self, tree, p, chance):
+    def verify(self, tree, p, rng):
         for child in tree.children[0]:
-            if p.row(0).choose(chance, tree.root_position + 1) == tree.tokens[child]:
-                return Verdict((child,), p.row(child).choose(chance, tree.root_position + 2), not tree.children[child])
-        return Verdict((), p.row(0).choose(chance, tree.root_position + 1), not tree.children[0])
+            if p.row(0).choose(rng, tree.root_position + 1) == tree.tokens[child]:
+                return Verdict((child,), p.row(child).choose(rng, tree.root_position + 2), not tree.children[child])
+        return Verdict((), p.row(0).choose(rng, tree.root_position + 1), not tree.children[0])
 
 
 class Flips(ChoosesTwice):
@@ -74,13 +74,13 @@ class Flips(ChoosesTwice):
     name = "flips"
     Options = PartOptions
 
-    def verify(self, tree, p, chance):
+    def verify(self, tree, p, rng):
         left = p.row(0)
         for child in tree.children[0]:
-            if chance.flip(left.prob(tree.tokens[child])):
-                return Verdict((child,), p.row(child).choose(chance, tree.root_position + 2), not tree.children[child])
+            if rng.flip(left.prob(tree.tokens[child])):
+                return Verdict((child,), p.row(child).choose(rng, tree.root_position + 2), not tree.children[child])
             left = left.without(tree.tokens[child]) or left
-        return Verdict((), left.choose(chance, tree.root_position + 1), not tree.children[0])
+        return Verdict((), left.choose(rng, tree.root_position + 1), not tree.children[0])
 
 
 class AsksWithAnother(ChoosesTwice):
@@ -89,12 +89,12 @@ class AsksWithAnother(ChoosesTwice):
     name = "asks_with_another"
     Options = PartOptions
 
-    def verify(self, tree, p, chance):
+    def verify(self, tree, p, rng):
         dist = p.row(0)
         tilt = torch.ones_like(dist.probs)
         tilt[0] = 1.5
         weights = dist.probs * tilt
-        return Verdict((), chance.choose(dist.ids, weights, tree.root_position + 1), not tree.children[0])
+        return Verdict((), rng.choose(dist.ids, weights, tree.root_position + 1), not tree.children[0])
 
 
 COUPLED = {
@@ -134,13 +134,13 @@ def test_a_verifier_that_chooses_twice_at_one_position_is_named():
         coupled_decoder(ChoosesTwice),
         tabular_decoder(drawn_case(3), Sampled, SampledOptions(widths=[2]), ChoosesTwice),
     ):
-        with pytest.raises(PluginError, match=r"verifier 'chooses_twice'.*the same coin"):
+        with pytest.raises(PluginError, match=r"verifier 'chooses_twice'.*the random draw"):
             prove_step(decoder, (0, 0), depth=1)
 
 
 def test_it_is_named_in_production_too():
     decoder = tabular_decoder(drawn_case(0), Sampled, SampledOptions(widths=[2]), ChoosesTwice)
-    with pytest.raises(SpecdecError, match="the same coin"):
+    with pytest.raises(SpecdecError, match="the random draw"):
         decoder.generate([[0]] * 20, max_new_tokens=12, seed=list(range(20)))
 
 
@@ -171,7 +171,7 @@ def test_argmax_drafts_that_state_a_softmax_give_the_law_that_was_reported(singl
         name = "argmax"
         Options = SampledOptions
 
-        def grow(self, root_token, root_position, budget, chance):
+        def grow(self, root_token, root_position, budget, rng):
             return (yield from super().grow(root_token, root_position, budget, Likeliest()))
 
     class Likeliest:

@@ -42,10 +42,10 @@ class OneLevel(TreeBuilder[PartOptions]):
     def build(cls, options, tools):
         raise NotImplementedError
 
-    def grow(self, root_token, root_position, budget, chance):
+    def grow(self, root_token, root_position, budget, rng):
         sketch = TreeSketch(root_token, root_position)
         answer = yield Frontier(sketch, (0,))
-        tokens = self.pick(answer.q[0], chance)
+        tokens = self.pick(answer.q[0], rng)
         node = {token: sketch.add(0, token) for token in dict.fromkeys(tokens)}
         draws = {0: tuple(node[token] for token in tokens)} if tokens else {}
         return sketch.freeze(self.kind, draws=draws, q=answer.q, q_row=[0] + [-1] * len(node))
@@ -54,15 +54,15 @@ class OneLevel(TreeBuilder[PartOptions]):
 class StopAfterLowConfidence(OneLevel):
     """A chain of two that ends after a drawn token with low q; the token itself is kept."""
 
-    def grow(self, root_token, root_position, budget, chance):
+    def grow(self, root_token, root_position, budget, rng):
         sketch = TreeSketch(root_token, root_position)
         first = yield Frontier(sketch, (0,))
-        [token] = chance.draw(first.q[0], 1, replacement=True)
+        [token] = rng.draw(first.q[0], 1, replacement=True)
         node = sketch.add(0, token)
         if first.q[0, token] < 0.4:
             return sketch.freeze(Draw.IID, q=first.q, q_row=[0, -1])
         second = yield Frontier(sketch, (node,))
-        sketch.add(node, chance.draw(second.q[0], 1, replacement=True)[0])
+        sketch.add(node, rng.draw(second.q[0], 1, replacement=True)[0])
         return sketch.freeze(Draw.IID, q=first.q.new_tensor([first.q[0].tolist(), second.q[0].tolist()]), q_row=[0, 1, -1])
 
 
@@ -80,20 +80,20 @@ class Rule(Verifier[PartOptions]):
 
 
 class ResampleFromTarget(Rule):
-    def verify(self, tree, p, chance):
+    def verify(self, tree, p, rng):
         [child] = tree.children[0]
         token = tree.tokens[child]
-        if chance.flip(min(1.0, p.row(0).prob(token) / float(tree.q_of(0)[token]))):
-            return Verdict((child,), p.row(child).choose(chance, tree.root_position + 2), True)
-        return Verdict((), p.row(0).choose(chance, tree.root_position + 1), False)
+        if rng.flip(min(1.0, p.row(0).prob(token) / float(tree.q_of(0)[token]))):
+            return Verdict((child,), p.row(child).choose(rng, tree.root_position + 2), True)
+        return Verdict((), p.row(0).choose(rng, tree.root_position + 1), False)
 
 
 class NeverStrikesOut(Rule):
-    def verify(self, tree, p, chance):
+    def verify(self, tree, p, rng):
         for child in tree.draws[0]:
-            if chance.flip(p.row(0).prob(tree.tokens[child])):
-                return Verdict((child,), p.row(child).choose(chance, tree.root_position + 2), True)
-        return Verdict((), p.row(0).choose(chance, tree.root_position + 1), False)
+            if rng.flip(p.row(0).prob(tree.tokens[child])):
+                return Verdict((child,), p.row(child).choose(rng, tree.root_position + 2), True)
+        return Verdict((), p.row(0).choose(rng, tree.root_position + 1), False)
 
 
 class FreshSamplePerCandidate(Rule):
@@ -101,12 +101,12 @@ class FreshSamplePerCandidate(Rule):
 
     spread = 10
 
-    def verify(self, tree, p, chance):
+    def verify(self, tree, p, rng):
         for tries, child in enumerate(tree.draws[0]):
-            sample = p.row(0).choose(chance, tree.root_position + 1 + self.spread * tries)
+            sample = p.row(0).choose(rng, tree.root_position + 1 + self.spread * tries)
             if sample == tree.tokens[child]:
-                return Verdict((child,), p.row(child).choose(chance, tree.root_position + 1000), True)
-        return Verdict((), p.row(0).choose(chance, tree.root_position + 1 + self.spread * 50), False)
+                return Verdict((child,), p.row(child).choose(rng, tree.root_position + 1000), True)
+        return Verdict((), p.row(0).choose(rng, tree.root_position + 1 + self.spread * 50), False)
 
 
 class HonestlyPlacedFreshSamples(FreshSamplePerCandidate):
@@ -114,18 +114,18 @@ class HonestlyPlacedFreshSamples(FreshSamplePerCandidate):
 
 
 class ResidualOfTheRowAbove(Rule):
-    def verify(self, tree, p, chance):
+    def verify(self, tree, p, rng):
         path, node = [], 0
         while tree.children[node]:
             [child] = tree.children[node]
             token, q = tree.tokens[child], tree.q_of(node)
-            if not chance.flip(min(1.0, p.row(node).prob(token) / float(q[token]))):
+            if not rng.flip(min(1.0, p.row(node).prob(token) / float(q[token]))):
                 above = max(0, tree.parents[node])
                 left = p.row(above).residual(tree.q_of(above))
-                return Verdict(tuple(path), left.choose(chance, tree.root_position + tree.depths[child]), False)
+                return Verdict(tuple(path), left.choose(rng, tree.root_position + tree.depths[child]), False)
             path.append(child)
             node = child
-        return Verdict(tuple(path), p.row(node).choose(chance, tree.root_position + tree.depths[node] + 1), True)
+        return Verdict(tuple(path), p.row(node).choose(rng, tree.root_position + tree.depths[node] + 1), True)
 
 
 def decoder(case, builder, verifier) -> Decoder:
@@ -143,35 +143,35 @@ def decoder(case, builder, verifier) -> Decoder:
     )
 
 
-def top_two(q, chance):
+def top_two(q, rng):
     kept = q.where(q >= q.topk(2).values[-1], 0.0)
-    return chance.draw(kept, 1, replacement=True)
+    return rng.draw(kept, 1, replacement=True)
 
 
-def confident(q, chance):
-    [token] = chance.draw(q, 1, replacement=True)
+def confident(q, rng):
+    [token] = rng.draw(q, 1, replacement=True)
     return [token] if q[token] >= 0.4 else []
 
 
 def without_replacement(count):
-    return lambda q, chance: chance.draw(q, count, replacement=False)
+    return lambda q, rng: rng.draw(q, count, replacement=False)
 
 
-def sorted_by_q(q, chance):
-    return sorted(chance.draw(q, 2, replacement=False), key=lambda token: -float(q[token]))
+def sorted_by_q(q, rng):
+    return sorted(rng.draw(q, 2, replacement=False), key=lambda token: -float(q[token]))
 
 
-def reverse(q, chance):
-    return chance.draw(q, 2, replacement=False)[::-1]
+def reverse(q, rng):
+    return rng.draw(q, 2, replacement=False)[::-1]
 
 
-def deduplicated(q, chance):
-    return list(dict.fromkeys(chance.draw(q, 2, replacement=True)))
+def deduplicated(q, rng):
+    return list(dict.fromkeys(rng.draw(q, 2, replacement=True)))
 
 
 ONE_LEVEL = {
     "resample_from_p_not_residual": (without_replacement(1), Draw.IID, ResampleFromTarget),
-    "argmax_draft_verified_with_full_q": (lambda q, chance: [int(q.argmax())], Draw.IID, MultiRound),
+    "argmax_draft_verified_with_full_q": (lambda q, rng: [int(q.argmax())], Draw.IID, MultiRound),
     "topk_truncated_draft_verified_with_raw_q": (top_two, Draw.IID, MultiRound),
     "CONTROL_wr_drafts_deduplicated_then_wor_rule": (deduplicated, Draw.WITHOUT_REPLACEMENT, MultiRound),
     "wor_drafts_verified_as_wr": (without_replacement(2), Draw.IID, MultiRound),
@@ -180,12 +180,12 @@ ONE_LEVEL = {
     "wr_siblings_deduplicated": (deduplicated, Draw.IID, MultiRound),
     "sampled_draft_dropped_by_its_own_confidence": (confident, Draw.IID, MultiRound),
     "topk_accept_p_without_zero_and_renormalise": (
-        lambda q, chance: q.topk(2).indices.tolist(),
+        lambda q, rng: q.topk(2).indices.tolist(),
         Draw.DETERMINISTIC,
         NeverStrikesOut,
     ),
     "nss_fresh_target_sample_per_candidate": (
-        lambda q, chance: q.topk(2).indices.tolist(),
+        lambda q, rng: q.topk(2).indices.tolist(),
         Draw.DETERMINISTIC,
         FreshSamplePerCandidate,
     ),
@@ -242,7 +242,7 @@ def decoder_of(case, builder, verifier) -> Decoder:
 def test_a_second_target_sample_at_one_position_is_refused(single_case):
     pick, kind, _ = ONE_LEVEL["nss_fresh_target_sample_per_candidate"]
     made = decoder(single_case("A_generic3"), OneLevel(pick, kind), HonestlyPlacedFreshSamples())
-    with pytest.raises(SpecdecError, match="the same coin"):
+    with pytest.raises(SpecdecError, match="the random draw"):
         prove_step(made, (0, 0), depth=1)
 
 
@@ -250,8 +250,8 @@ def test_a_second_target_sample_at_one_position_is_refused(single_case):
 def test_pruning_drawn_nodes_is_lossy_only_for_rules_that_read_q(single_case, verifier):
     """Keep the likelier of two i.i.d. draws: a rank over what was drawn."""
 
-    def best_of_two(q, chance):
-        return [max(chance.draw(q, 2, replacement=True), key=lambda token: float(q[token]))]
+    def best_of_two(q, rng):
+        return [max(rng.draw(q, 2, replacement=True), key=lambda token: float(q[token]))]
 
     proof = prove_step(decoder(single_case("A_generic3"), OneLevel(best_of_two, Draw.IID), verifier()), (0, 0), depth=1)
     assert proof.holds == (verifier is not MultiRound)
@@ -262,7 +262,7 @@ def test_pruning_drawn_nodes_is_lossy_only_for_rules_that_read_q(single_case, ve
 def test_top_k_children_under_the_drawn_rule_are_lossy(single_case, lie):
     """The pair that contracts refuse; the stamp refuses it too, so that it takes a lie to run it."""
 
-    def best_two(q, chance):
+    def best_two(q, rng):
         return q.topk(2).indices.tolist()
 
     case = single_case("A_generic3")
@@ -276,7 +276,7 @@ def test_top_k_children_under_the_drawn_rule_are_lossy(single_case, lie):
 def test_rules_that_ignore_q_are_lossless_whatever_the_draw_claims(single_case, verifier, stamp):
     """Even for children that a mean drafter chose so that none is likely, with a q that is a lie."""
 
-    def meanest(q, chance):
+    def meanest(q, rng):
         return q.topk(2, largest=False).indices.tolist()
 
     for name in ("A_generic3", "C_reversed4", "F_onehot_p", "H_zeros5"):
