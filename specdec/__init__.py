@@ -8,15 +8,15 @@ if TYPE_CHECKING:
     from specdec.decoding.requests import Request
     from specdec.errors import SpecdecError
     from specdec.interfaces.results import Generation, StepRecord
-    from specdec.sampling.params import Sampling
+    from specdec.sampling.params import SamplingParams
 
-__all__ = ["Decoder", "Generation", "Request", "Sampling", "SpecdecError", "StepRecord", "StreamEvent", "load"]
+__all__ = ["Decoder", "Generation", "Request", "SamplingParams", "SpecdecError", "StepRecord", "StreamEvent", "load"]
 
 _HOMES = {
     "Decoder": "specdec.decoding.decoder",
     "Generation": "specdec.interfaces.results",
     "Request": "specdec.decoding.requests",
-    "Sampling": "specdec.sampling.params",
+    "SamplingParams": "specdec.sampling.params",
     "SpecdecError": "specdec.errors",
     "StepRecord": "specdec.interfaces.results",
     "StreamEvent": "specdec.decoding.decoder",

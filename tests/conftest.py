@@ -13,7 +13,7 @@ from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.interfaces.declarations import BuilderDeclaration, Features, Gives
 from specdec.interfaces.parts import BuildTools, PartOptions, Target
 from specdec.interfaces.probability_table import RandomRows
-from specdec.sampling.params import Sampling
+from specdec.sampling.params import SamplingParams
 from specdec.targets.tabular import Tabular as TabularTarget
 from specdec.targets.tabular import TabularTargetOptions
 from specdec.tree_builders.chain import Chain, ChainOptions
@@ -115,7 +115,7 @@ def compose():
                 builder=parts.builder.declares(parts.options),
                 verifier=parts.verifier.declares(PartOptions()),
             ),
-            sampling=sampling if sampling is not None else Sampling(),
+            sampling=sampling if sampling is not None else SamplingParams(),
             on_step=on_step,
         )
 

@@ -12,7 +12,7 @@ from specdec.decoding.callbacks import StepView, draft_levels
 from specdec.decoding.decoder import Decoder
 from specdec.decoding.requests import Request
 from specdec.interfaces.results import PHASES, StepRecord
-from specdec.sampling.params import Sampling
+from specdec.sampling.params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Task:
     prompts: tuple[tuple[int, ...], ...]
     seeds: tuple[int, ...]
     max_new_tokens: int
-    sampling: Sampling
+    sampling: SamplingParams
     batch_size: int | None = None
 
 

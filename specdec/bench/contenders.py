@@ -24,7 +24,7 @@ from specdec.decoding.decoder import Decoder
 from specdec.errors import SpecError
 from specdec.interfaces.parts import BuildTools, Target
 from specdec.plugins.registry import Kind
-from specdec.sampling.params import Sampling
+from specdec.sampling.params import SamplingParams
 
 PLAIN_PARTS = {"drafter": {"use": "none"}, "tree": {"use": "chain"}, "verifier": {"use": "match"}}
 
@@ -166,10 +166,10 @@ def _contender(name: str, plan: Plan, shop: Workshop, target: Target, models: Mo
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drafted:
-    """A decoder under the benchmark's sampling, and its own cuts for drawn drafts."""
+    """A decoder under the benchmark's sampling, and its own truncation of drawn drafts."""
 
     decoder: Decoder
-    own: Sampling
+    own: SamplingParams
 
     def answer(self, task: Task) -> Timed:
         """Decode the task."""
@@ -190,7 +190,7 @@ def _part(part: Chosen) -> dict[str, Any]:
 
 def _refuse_own_law(plan: Plan) -> None:
     """Raise SpecError for a spec that would decode another law than the others."""
-    usual = Sampling()
+    usual = SamplingParams()
     own = [
         name
         for name in type(usual).model_fields
@@ -205,7 +205,7 @@ def _refuse_own_law(plan: Plan) -> None:
 
 def _refuse_replaced(settings: Sequence[str], plan: Plan) -> None:
     """Raise SpecError for a `--set` of a value that the benchmark's own settings would replace without a word."""
-    usual = Sampling()
+    usual = SamplingParams()
     for setting in settings:
         keys = [key.strip() for key in setting.partition("=")[0].split(".")]
         if keys[0] != "sampling":

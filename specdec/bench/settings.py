@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from specdec.bench.measurements import Cell
-from specdec.sampling.params import Cuts, Sampling, Temperature
+from specdec.sampling.params import SamplingParams, Temperature, TruncationParams
 
 Dtype = Literal["float32", "bfloat16", "float16", "float64"]
 
@@ -41,8 +41,8 @@ class BenchSettings(BaseModel):
         """The settings that are measured in one dtype."""
         return [Cell(dtype, temperature, size, self.queue) for temperature in self.temperatures for size in self.batch_sizes]
 
-    def sampling(self, temperature: float, draft: Cuts | None) -> Sampling:
+    def sampling(self, temperature: float, draft: TruncationParams | None) -> SamplingParams:
         """How logits become probabilities for a contender that draws its drafts under `draft`."""
         if not temperature:
-            return Sampling(temperature=0.0, seed=self.seed, draft=draft)
-        return Sampling(temperature=temperature, top_k=self.top_k, top_p=self.top_p, seed=self.seed, draft=draft)
+            return SamplingParams(temperature=0.0, seed=self.seed, draft=draft)
+        return SamplingParams(temperature=temperature, top_k=self.top_k, top_p=self.top_p, seed=self.seed, draft=draft)

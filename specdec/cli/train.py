@@ -83,11 +83,11 @@ def answer(
 ) -> None:
     """Prints progress after each batch."""
     from specdec.files.validation import faults
-    from specdec.sampling.params import Sampling
+    from specdec.sampling.params import SamplingParams
     from specdec.training.conversations import read_messages
     from specdec.training.distill import DistillPlan, distill, questions_of
 
-    for fault in faults(Sampling, {"temperature": temperature}).values():
+    for fault in faults(SamplingParams, {"temperature": temperature}).values():
         raise SpecError(f"--temperature: {fault}")
     keep_inputs(output, [questions])
     asked = questions_of(read_messages(questions, answered=False))

@@ -64,7 +64,7 @@ class Plan:
         head = {k: getattr(self.spec, k) for k in ("name", "source", "description") if getattr(self.spec, k) is not None}
         parts = {kind.value: self._part(chosen) for kind, chosen in self.parts.items()}
         sampling = self.spec.sampling.model_dump(mode="json", exclude_none=True)
-        draft = self.spec.sampling.draft_cuts.model_dump(mode="json", exclude_none=True)
+        draft = self.spec.sampling.draft_truncation.model_dump(mode="json", exclude_none=True)
         return {**head, **parts, "sampling": {**sampling, "draft": draft}, "allow_lossy": self.spec.allow_lossy}
 
     def _part(self, chosen: Chosen) -> dict[str, Any]:

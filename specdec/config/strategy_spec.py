@@ -11,7 +11,7 @@ from specdec.config.overrides import at_key, layered, override_documents, wholes
 from specdec.errors import SpecdecError
 from specdec.files.validation import validated
 from specdec.files.yaml_document import Document, Origin, Problem, from_mapping, read_file
-from specdec.sampling.params import Sampling
+from specdec.sampling.params import SamplingParams
 
 
 class PartSpec(BaseModel):
@@ -39,7 +39,7 @@ class StrategySpec(BaseModel):
     drafter: Annotated[PartSpec, Field(description="what proposes tokens")]
     tree: Annotated[PartSpec, Field(description="the draft's shape and how its tokens are picked")] = PartSpec(use="chain")
     verifier: Annotated[PartSpec, Field(description="the rule that accepts tokens")] = PartSpec(use="match")
-    sampling: Annotated[Sampling, Field(description="how logits become probabilities")] = Sampling()
+    sampling: Annotated[SamplingParams, Field(description="how logits become probabilities")] = SamplingParams()
     allow_lossy: Annotated[bool, Field(description="permit a verifier whose output is not the target's law")] = False
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from specdec.interfaces.results import StepRecord, Verdict
-from specdec.sampling.logits_warper import TargetDists
+from specdec.sampling.logits_warper import TargetProbs
 from specdec.trees.draft_tree import DraftTree
 
 
@@ -20,7 +20,7 @@ class StepView:
     sequence: int
     tree: DraftTree
     verdict: Verdict
-    target_dists: TargetDists
+    target_dists: TargetProbs
     record: StepRecord
 
 

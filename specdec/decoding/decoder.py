@@ -17,8 +17,8 @@ from specdec.errors import SpecError
 from specdec.interfaces.part_guard import PartGuard
 from specdec.interfaces.parts import Drafter, Target, TreeBuilder, Verifier
 from specdec.interfaces.results import PHASES, Committed, Generation, Scored, StepRecord, Verdict
-from specdec.sampling.logits_warper import TargetDists
-from specdec.sampling.params import Sampling
+from specdec.sampling.logits_warper import TargetProbs
+from specdec.sampling.params import SamplingParams
 from specdec.sampling.rng import RequestRng, seeded
 from specdec.trees.draft_tree import DraftTree
 
@@ -51,7 +51,7 @@ class Decoder:
         builder: TreeBuilder,
         verifier: Verifier,
         declared: Declared,
-        sampling: Sampling,
+        sampling: SamplingParams,
         name: str = "decoder",
         on_step: Callable[[StepRecord], None] | None = None,
     ) -> None:
@@ -155,8 +155,8 @@ class Decoder:
         self._places.admit(run)
         return records
 
-    def _verify(self, row: Row, tree: DraftTree, scored: Scored) -> tuple[Verdict, TargetDists]:
-        p = row.warp.dists(scored.logits, row.tokens, tree)
+    def _verify(self, row: Row, tree: DraftTree, scored: Scored) -> tuple[Verdict, TargetProbs]:
+        p = row.warper.target_probs(scored.logits, row.tokens, tree)
         with self._verifying:
             verdict = self.verifier.verify(tree, p, row.rng.target)
         return checked_verdict(verdict, tree, self.target.facts.vocab_size, type(self.verifier).name), p

@@ -140,7 +140,7 @@ class Grower:
         return Budget(
             nodes=nodes,
             depth=row.remaining - 1,
-            stop_ids=row.warp.stop_ids,
+            stop_ids=row.warper.stop_ids,
             rows=num_rows,
             queue=queue,
             last=last,
@@ -152,11 +152,11 @@ class Grower:
         proposal = self._proposals.check(answer, len(frontier.nodes))
         if not self._draws or isinstance(proposal, Candidates):
             return proposal
-        if self._coupled and not row.warp.sampling.temperature:
+        if self._coupled and not row.warper.sampling.temperature:
             return proposal
-        cuts, vocab_size = row.warp.sampling.draft_cuts, self._target.facts.vocab_size
+        truncation, vocab_size = row.warper.sampling.draft_truncation, self._target.facts.vocab_size
         try:
-            q = draft_probs(proposal.logits, proposal.target_ids, vocab_size, cuts)
+            q = draft_probs(proposal.logits, proposal.target_ids, vocab_size, truncation)
         except NumericsError as error:
             raise PluginError(f"drafter '{self._drafter.name}': {proposal.unusable()}") from error
         return DraftProbs(q, proposal.source)

@@ -9,7 +9,7 @@ from specdec.decoding.prompts import check_text
 from specdec.errors import SpecError
 from specdec.files.validation import faults
 from specdec.sampling.logits_warper import LogitsProcessor
-from specdec.sampling.params import Sampling
+from specdec.sampling.params import SamplingParams
 
 Conversation = Sequence[Mapping[str, str]]
 
@@ -19,7 +19,7 @@ class Request:
     """One prompt and how it is to be answered.
 
     prompt: a text (encoded as it is), ids, or a conversation for the chat template.
-    max_new_tokens: None: to the end of the context. sampling: None: the decoder's; a mapping is read as a Sampling.
+    max_new_tokens: None: to the end of the context. sampling: None: the decoder's; a mapping is read as SamplingParams.
     seed: key of all draws; None: one of the spec's seed and of how many requests the decoder has had, so that the same call
     made again gives another answer, and the same program run again the same one.
     stop: strings, or id sequences. stop_ids: beside the model's own, which `ignore_eos` turns off.
@@ -31,7 +31,7 @@ class Request:
 
     prompt: str | Sequence[int] | Conversation
     max_new_tokens: int | None = 128
-    sampling: Sampling | Mapping[str, Any] | None = None
+    sampling: SamplingParams | Mapping[str, Any] | None = None
     seed: int | None = None
     stop: Sequence[str | Sequence[int]] = ()
     stop_ids: Sequence[int] = ()
@@ -99,17 +99,17 @@ def check_options(options: Any) -> None:
         raise SpecError(f"ignore_eos: got {options.ignore_eos!r}; expected True or False")
 
 
-def sampling_of(given: Any) -> Sampling | None:
-    """A Sampling as it is, or that of a mapping. Raises SpecError with everything that is wrong."""
-    if given is None or isinstance(given, Sampling):
+def sampling_of(given: Any) -> SamplingParams | None:
+    """SamplingParams as they are, or those of a mapping. Raises SpecError with everything that is wrong."""
+    if given is None or isinstance(given, SamplingParams):
         return given
     if not isinstance(given, Mapping):
-        raise SpecError(f"sampling: got {given!r}; expected a Sampling or a mapping, such as {{'temperature': 1.0}}")
+        raise SpecError(f"sampling: got {given!r}; expected SamplingParams or a mapping, such as {{'temperature': 1.0}}")
     given = dict(given)
-    found = faults(Sampling, given)
+    found = faults(SamplingParams, given)
     if found:
         raise SpecError("\n".join(".".join(("sampling", *map(str, path))) + f": {fault}" for path, fault in found.items()))
-    return Sampling.model_validate_json(json.dumps(given))
+    return SamplingParams.model_validate_json(json.dumps(given))
 
 
 def _is_id(value: Any) -> bool:

@@ -15,8 +15,8 @@ from specdec.interfaces.parts import Target
 from specdec.interfaces.proposals import Memory
 from specdec.interfaces.results import Generation, Scored, StepRecord, TokenLogprobs
 from specdec.sampling.keyed_noise import mix, request_key
-from specdec.sampling.logits_warper import Warp
-from specdec.sampling.params import Sampling
+from specdec.sampling.logits_warper import LogitsWarper
+from specdec.sampling.params import SamplingParams
 from specdec.sampling.rng import RequestRng
 from specdec.trees.draft_tree import root_only
 
@@ -35,7 +35,7 @@ class Row:
     prompt_length: int
     tokens: list[int]
     limit: int
-    warp: Warp
+    warper: LogitsWarper
     rng: RequestRng
     emitted: Emitted
     num_logprobs: int | None
@@ -59,7 +59,7 @@ class Row:
     def first_token(self, scored: Scored) -> int:
         """Draw the token after the prompt. scored.logits: [1, vocab]."""
         end = len(self.tokens)
-        p = self.warp.dists(scored.logits, self.tokens, root_only(self.tokens[-1], end - 1))
+        p = self.warper.target_probs(scored.logits, self.tokens, root_only(self.tokens[-1], end - 1))
         return p.row(0).choose(self.rng.target, end)
 
     def emit(self, tokens: Sequence[int], logits: Sequence[Tensor]) -> int:
@@ -107,7 +107,7 @@ def open_rows(
     requests: Sequence[Request],
     *,
     target: Target,
-    sampling: Sampling,
+    sampling: SamplingParams,
     numbers: Iterator[int],
     rng_for: Callable[[int], RequestRng],
 ) -> list[Row]:
@@ -122,7 +122,7 @@ def open_rows(
         rules = StopRules(limit, stop_ids, sequences, tuple(stop for stop in request.stop if isinstance(stop, str)))
         for sample in range(request.n):
             key = own if sample == 0 else mix(own, sample) >> 1
-            warp = Warp(options, prompt_length=len(prompt), stop_ids=stop_ids, processors=request.processors)
+            warper = LogitsWarper(options, prompt_length=len(prompt), stop_ids=stop_ids, processors=request.processors)
             rows.append(
                 Row(
                     number=len(rows),
@@ -132,7 +132,7 @@ def open_rows(
                     prompt_length=len(prompt),
                     tokens=list(prompt),
                     limit=limit,
-                    warp=warp,
+                    warper=warper,
                     rng=rng_for(key),
                     emitted=Emitted(rules, target.codec),
                     num_logprobs=request.logprobs,
@@ -141,9 +141,9 @@ def open_rows(
     return rows
 
 
-def _prepare(request: Request, target: Target, sampling: Sampling) -> tuple[list[int], int, Sampling]:
+def _prepare(request: Request, target: Target, sampling: SamplingParams) -> tuple[list[int], int, SamplingParams]:
     """Checked prompt ids, the token limit that the context leaves, and the sampling options."""
-    facts, options = target.facts, request.sampling if isinstance(request.sampling, Sampling) else sampling
+    facts, options = target.facts, request.sampling if isinstance(request.sampling, SamplingParams) else sampling
     prompt = encode(request.prompt, target.codec)
     if not prompt:
         raise SpecError("the prompt is empty: decoding starts from at least one token")

@@ -24,7 +24,7 @@ from specdec.interfaces.declarations import (
 )
 from specdec.interfaces.proposals import Answer, Budget, DraftStart, Frontier, Proposal
 from specdec.interfaces.results import Committed, Scored, TargetFacts, Verdict
-from specdec.sampling.logits_warper import TargetDists
+from specdec.sampling.logits_warper import TargetProbs
 from specdec.sampling.rng import DraftRng, TargetRng
 from specdec.trees.draft_tree import DraftTree
 
@@ -249,7 +249,7 @@ class Verifier(ABC, Generic[OptionsT]):
         """Resolve its options."""
 
     @abstractmethod
-    def verify(self, tree: DraftTree, p: TargetDists, rng: TargetRng) -> Verdict:
+    def verify(self, tree: DraftTree, target_probs: TargetProbs, rng: TargetRng) -> Verdict:
         """One step. Reads p only at nodes that it reaches, in path order."""
 
 

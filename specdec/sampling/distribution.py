@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from specdec.errors import NumericsError
-from specdec.sampling.params import Cuts
+from specdec.sampling.params import TruncationParams
 from specdec.sampling.rng import TargetRng
 
 FIRST_CUT = 256
@@ -85,24 +85,24 @@ def _normalised(ids: Tensor, weights: Tensor) -> TokenDist | None:
     return TokenDist(ids, weights / total, int(ids[0]) if len(ids) == 1 else None)
 
 
-def cut(logits: Tensor, cuts: Cuts) -> TokenDist:
+def truncate(logits: Tensor, truncation: TruncationParams) -> TokenDist:
     """Temperature, top-k, top-p and min-p of one row [vocab]. Temperature 0: the lowest-id argmax."""
-    if not cuts.temperature:
+    if not truncation.temperature:
         return point_mass(_argmax(logits))
-    scaled = logits.to(torch.float64) / cuts.temperature
+    scaled = logits.to(torch.float64) / truncation.temperature
     ids = torch.arange(len(scaled), device=scaled.device)
-    if cuts.top_k is not None and cuts.top_k < len(scaled):
-        best = scaled.topk(cuts.top_k).values
+    if truncation.top_k is not None and truncation.top_k < len(scaled):
+        best = scaled.topk(truncation.top_k).values
         if not bool(best[0] < float("inf")):
             raise NumericsError(UNUSABLE_ROW)
         ids = (scaled >= best[-1]).nonzero()[:, 0]
         scaled = scaled[ids]
     probs = torch.softmax(scaled, -1)
-    if cuts.top_p is not None and cuts.top_p < 1:
-        kept = _nucleus(probs, cuts.top_p)
+    if truncation.top_p is not None and truncation.top_p < 1:
+        kept = _nucleus(probs, truncation.top_p)
         ids, probs = ids[kept], probs[kept]
-    if cuts.min_p:
-        kept = (probs >= cuts.min_p * probs.max()).nonzero()[:, 0]
+    if truncation.min_p:
+        kept = (probs >= truncation.min_p * probs.max()).nonzero()[:, 0]
         ids, probs = ids[kept], probs[kept]
     try:
         dist = _normalised(ids, probs)
@@ -139,8 +139,8 @@ def _nucleus(probs: Tensor, top_p: float) -> Tensor:
     return torch.cat([above, tied]).sort().values
 
 
-def draft_probs(logits: Tensor, target_ids: Tensor | None, vocab_size: int, cuts: Cuts) -> Tensor:
-    """Q [rows, vocab_size] float64 from draft logits [rows, columns]: cut, normalised, in target ids, zero elsewhere.
+def draft_probs(logits: Tensor, target_ids: Tensor | None, vocab_size: int, truncation: TruncationParams) -> Tensor:
+    """Q [rows, vocab_size] float64 from draft logits [rows, columns]: truncated, normalised, in target ids, zero elsewhere.
 
     A row without any possible token (a drafter out of room) stays zero: nothing can be drawn from it.
     """
@@ -152,12 +152,12 @@ def draft_probs(logits: Tensor, target_ids: Tensor | None, vocab_size: int, cuts
     if bool(impossible.any()):
         q = torch.zeros(len(logits), vocab_size, dtype=torch.float64, device=logits.device)
         if not bool(impossible.all()):
-            q[~impossible] = draft_probs(logits[~impossible], target_ids, vocab_size, cuts)
+            q[~impossible] = draft_probs(logits[~impossible], target_ids, vocab_size, truncation)
         return q
-    if cuts.top_k is None and cuts.top_p is None and not cuts.min_p and cuts.temperature:
-        rows = torch.softmax(logits.to(torch.float64) / cuts.temperature, -1)
+    if truncation.top_k is None and truncation.top_p is None and not truncation.min_p and truncation.temperature:
+        rows = torch.softmax(logits.to(torch.float64) / truncation.temperature, -1)
     else:
-        rows = torch.stack([cut(row, cuts).dense(columns) for row in logits])
+        rows = torch.stack([truncate(row, truncation).dense(columns) for row in logits])
     if target_ids is None and columns == vocab_size:
         return rows
     q = torch.zeros(len(rows), vocab_size, dtype=torch.float64, device=rows.device)

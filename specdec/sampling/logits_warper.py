@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from specdec.errors import NumericsError, SpecdecError, SpecError
-from specdec.sampling.distribution import UNUSABLE_ROW, TokenDist, cut, point_mass
-from specdec.sampling.params import Sampling
+from specdec.sampling.distribution import UNUSABLE_ROW, TokenDist, point_mass, truncate
+from specdec.sampling.params import SamplingParams
 from specdec.trees.draft_tree import DraftTree
 
 LogitsProcessor: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """(input_ids [1, length], scores [1, vocab]) -> scores [1, vocab]: the protocol of transformers' LogitsProcessor."""
 
 
-class Warp:
+class LogitsWarper:
     """One request's way from logits to p.
 
     stop_ids end the sequence: below one of them the law is that token for ever, so that nothing is computed (and no
@@ -28,7 +28,12 @@ class Warp:
     """
 
     def __init__(
-        self, sampling: Sampling, *, prompt_length: int, stop_ids: frozenset[int], processors: Sequence[LogitsProcessor] = ()
+        self,
+        sampling: SamplingParams,
+        *,
+        prompt_length: int,
+        stop_ids: frozenset[int],
+        processors: Sequence[LogitsProcessor] = (),
     ) -> None:
         self.sampling = sampling
         self.prompt_length = prompt_length
@@ -43,16 +48,16 @@ class Warp:
         """Whether the raw logits of a node are changed before temperature."""
         return self._penalised or bool(self._processors or self.sampling.logit_bias or self.sampling.min_new_tokens)
 
-    def dists(self, logits: Tensor, prefix: Sequence[int], tree: DraftTree) -> "TargetDists":
+    def target_probs(self, logits: Tensor, prefix: Sequence[int], tree: DraftTree) -> "TargetProbs":
         """The target's law at the nodes of `tree`.
 
         logits: [nodes, vocab], left as they are. prefix: prompt and emitted tokens, root included.
         """
-        return TargetDists(self, logits, prefix, tree)
+        return TargetProbs(self, logits, prefix, tree)
 
     def row(self, logits: Tensor, tokens: Sequence[int]) -> TokenDist:
         """P after `tokens` (prompt included) for one row of logits [vocab]."""
-        return cut(self.processed(logits, tokens) if self.depends_on_path else logits, self.sampling)
+        return truncate(self.processed(logits, tokens) if self.depends_on_path else logits, self.sampling)
 
     def processed(self, logits: Tensor, tokens: Sequence[int]) -> Tensor:
         """Bias, penalties, minimum length and user processors, on a copy in at least float32."""
@@ -102,13 +107,13 @@ def _applied(processor: LogitsProcessor, input_ids: Tensor, scores: Tensor) -> T
     )
 
 
-class TargetDists:
+class TargetProbs:
     """p by node, each computed once and only when it is asked for."""
 
-    __slots__ = ("_greedy", "_logits", "_prefix", "_rows", "_tree", "_warp", "fallbacks")
+    __slots__ = ("_greedy", "_logits", "_prefix", "_rows", "_tree", "_warper", "fallbacks")
 
-    def __init__(self, warp: Warp, logits: Tensor, prefix: Sequence[int], tree: DraftTree) -> None:
-        self._warp = warp
+    def __init__(self, warper: LogitsWarper, logits: Tensor, prefix: Sequence[int], tree: DraftTree) -> None:
+        self._warper = warper
         self._logits = logits
         self._prefix = prefix
         self._tree = tree
@@ -128,13 +133,13 @@ class TargetDists:
         return dist
 
     def _compute(self, node: int) -> TokenDist:
-        if node > 0 and self._tree.tokens[node] in self._warp.stop_ids:
+        if node > 0 and self._tree.tokens[node] in self._warper.stop_ids:
             return point_mass(self._tree.tokens[node])
-        if self._warp.depends_on_path:
-            return self._warp.row(self._logits[node], [*self._prefix, *self._tree.path_tokens(node)])
-        if not self._warp.sampling.temperature:
+        if self._warper.depends_on_path:
+            return self._warper.row(self._logits[node], [*self._prefix, *self._tree.path_tokens(node)])
+        if not self._warper.sampling.temperature:
             return self._greedy_row(node)
-        return cut(self._logits[node], self._warp.sampling)
+        return truncate(self._logits[node], self._warper.sampling)
 
     def _greedy_row(self, node: int) -> TokenDist:
         if self._greedy is None:

@@ -29,12 +29,14 @@ Temperature: TypeAlias = Annotated[float, Field(ge=0, strict=True), AfterValidat
 Bias: TypeAlias = Annotated[float, Field(strict=True)]
 
 
-class Cuts(BaseModel):
-    """Temperature and the three cuts of the tail."""
+class TruncationParams(BaseModel):
+    """Temperature and the three ways to truncate the tail."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    temperature: Annotated[Temperature | None, Field(description="0 is greedy; unset: 1 if any cut is given, else 0")] = None
+    temperature: Annotated[
+        Temperature | None, Field(description="0 is greedy; unset: 1 if any truncation is given, else 0")
+    ] = None
     top_k: Annotated[
         int | None, Field(ge=1, strict=True, description="keep the k likeliest tokens, and those tied with the last")
     ] = None
@@ -49,12 +51,12 @@ class Cuts(BaseModel):
     @classmethod
     def _resolve_temperature(cls, values: Any) -> Any:
         if isinstance(values, dict) and values.get("temperature") is None:
-            cut = any(values.get(name) is not None for name in ("top_k", "top_p", "min_p"))
-            return {**values, "temperature": 1.0 if cut else 0.0}
+            truncate = any(values.get(name) is not None for name in ("top_k", "top_p", "min_p"))
+            return {**values, "temperature": 1.0 if truncate else 0.0}
         return values
 
 
-class Sampling(Cuts):
+class SamplingParams(TruncationParams):
     """How the target's logits become the distribution that is decoded."""
 
     repetition_penalty: Annotated[
@@ -69,11 +71,13 @@ class Sampling(Cuts):
     logit_bias: Annotated[dict[TokenId, Bias], Field(description="token id -> added to its logit")] = {}
     min_new_tokens: Annotated[int, Field(ge=0, strict=True, description="no stop id before so many tokens")] = 0
     seed: Annotated[int, Field(ge=0, lt=2**63, strict=True, description="key of all draws; requests may bring their own")] = 0
-    draft: Annotated[Cuts | None, Field(description="cuts for drawn drafts; unset: the target's, 1 for temperature 0")] = None
+    draft: Annotated[
+        TruncationParams | None, Field(description="truncation for drawn drafts; unset: the target's, 1 for temperature 0")
+    ] = None
 
     @property
-    def draft_cuts(self) -> Cuts:
-        """The cuts under which a drawing builder draws."""
+    def draft_truncation(self) -> TruncationParams:
+        """The truncation under which a drawing builder draws."""
         if self.draft is not None:
             return self.draft
-        return Cuts(temperature=self.temperature or 1.0, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p)
+        return TruncationParams(temperature=self.temperature or 1.0, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p)

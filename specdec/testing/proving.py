@@ -14,7 +14,7 @@ from specdec.losslessness.exact.distance import ExactProof
 from specdec.losslessness.exact.enumeration import Size, prove_run, prove_step, run_leaves, step_size
 from specdec.losslessness.exact.guards import with_smaller_drafts
 from specdec.losslessness.exact.toy_models import StandIn, stand_in
-from specdec.sampling.params import Sampling
+from specdec.sampling.params import SamplingParams
 from specdec.targets.tabular import Tabular as TabularTarget
 from specdec.targets.tabular import TabularTargetOptions
 from specdec.testing.report import Checked, CheckFailed
@@ -36,8 +36,8 @@ MOST_LEAVES = 1500.0
 
 RUN_LEAVES = 400.0
 
-HOT = Sampling(temperature=1.0)
-GREEDY = Sampling(temperature=0.0)
+HOT = SamplingParams(temperature=1.0)
+GREEDY = SamplingParams(temperature=0.0)
 RULES: tuple[type[Verifier], ...] = (Match, PointMass, ChainRule, MultiRound)
 
 
@@ -96,7 +96,7 @@ def decoder_of(
     drafter: tuple[type[Drafter], PartOptions],
     builder: tuple[type[TreeBuilder], PartOptions],
     verifier: tuple[type[Verifier], PartOptions],
-    sampling: Sampling,
+    sampling: SamplingParams,
 ) -> Decoder:
     """A decoder of these parts; `misfit` says whether it should be."""
     tools = BuildTools(target=target)

@@ -9,8 +9,8 @@ from specdec.errors import PluginError, SpecdecError
 from specdec.interfaces.declarations import Guarantee, Shape
 from specdec.interfaces.parts import BuildTools, PartOptions, Verifier
 from specdec.plugins.registry import Kind
-from specdec.sampling.logits_warper import Warp
-from specdec.sampling.params import Sampling
+from specdec.sampling.logits_warper import LogitsWarper
+from specdec.sampling.params import SamplingParams
 from specdec.sampling.rng import seeded
 from specdec.testing.opening import Opened, opened, part_name
 from specdec.testing.proving import (
@@ -101,7 +101,9 @@ def _refuses_one(rule: Verifier, draw: Draw, tokens: tuple[int, ...]) -> None:
     nodes = tuple(sketch.add(0, token) for token in tokens)
     q = torch.full((1, 4), 0.25, dtype=torch.float64)
     tree = sketch.freeze(draw, draws={0: nodes}, q=q, q_row=[0] + [-1] * len(nodes))
-    p = Warp(Sampling(temperature=1.0), prompt_length=1, stop_ids=frozenset()).dists(torch.zeros(len(tree), 4), [0], tree)
+    p = LogitsWarper(SamplingParams(temperature=1.0), prompt_length=1, stop_ids=frozenset()).target_probs(
+        torch.zeros(len(tree), 4), [0], tree
+    )
     try:
         rule.verify(tree, p, seeded(0).target)
     except SpecdecError:
@@ -121,7 +123,9 @@ def _leaves_alone(part: Opened) -> None:
         q = torch.tensor([[0.1, 0.6, 0.2, 0.1]], dtype=torch.float64)
         tree = sketch.freeze(draw, draws={0: (node,)}, q=q.clone(), q_row=[0, -1])
         logits = torch.tensor([[0.0, -1.0, 1.0, 0.5]] * 2, dtype=torch.float64)
-        p = Warp(Sampling(temperature=1.0), prompt_length=1, stop_ids=frozenset()).dists(logits.clone(), [0], tree)
+        p = LogitsWarper(SamplingParams(temperature=1.0), prompt_length=1, stop_ids=frozenset()).target_probs(
+            logits.clone(), [0], tree
+        )
         before = [p.row(n).probs.clone() for n in range(2)]
         try:
             rule.verify(tree, p, seeded(seed).target)

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from specdec.decoding.callbacks import StepView
-from specdec.sampling.logits_warper import TargetDists
+from specdec.sampling.logits_warper import TargetProbs
 from specdec.trees.draft_tree import DraftTree
 
 
@@ -86,11 +86,11 @@ class Trace:
     end: TraceEnd | None
 
 
-def visited_p(tree: DraftTree, path: tuple[int, ...], dists: TargetDists) -> list[float | None]:
+def visited_p(tree: DraftTree, path: tuple[int, ...], target_probs: TargetProbs) -> list[float | None]:
     """By node, p of its token at its parent, for the children of the root and of the accepted nodes."""
     visited = {0, *path}
     parents = enumerate(tree.parents)
-    return [dists.row(parent).prob(tree.tokens[node]) if parent in visited else None for node, parent in parents]
+    return [target_probs.row(parent).prob(tree.tokens[node]) if parent in visited else None for node, parent in parents]
 
 
 def drawn_q(tree: DraftTree) -> list[float | None]:

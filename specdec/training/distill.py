@@ -9,7 +9,7 @@ from typing import Any
 from specdec.decoding.decoder import Decoder
 from specdec.errors import SpecError
 from specdec.interfaces.results import Generation
-from specdec.sampling.params import Sampling
+from specdec.sampling.params import SamplingParams
 from specdec.training.conversations import Messages
 from specdec.training.resumable_jsonl import appending, check_target, known_lines
 from specdec.training.target_identity import target_name
@@ -38,7 +38,7 @@ def distill(decoder: Decoder, questions: Sequence[Messages], plan: DistillPlan, 
     """
     target = target_name(decoder.target.facts.description)
     done = _answered(path, questions, plan, target)
-    sampling = Sampling(temperature=plan.temperature)
+    sampling = SamplingParams(temperature=plan.temperature)
     with appending(path) as file:
         for start in range(done, len(questions), plan.batch * QUEUE):
             some = questions[start : start + plan.batch * QUEUE]

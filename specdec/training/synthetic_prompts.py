@@ -8,7 +8,7 @@ from typing import Any
 from specdec.decoding.decoder import Decoder
 from specdec.errors import SpecError, TargetMismatch
 from specdec.interfaces.parts import TextCodec
-from specdec.sampling.params import Sampling
+from specdec.sampling.params import SamplingParams
 from specdec.training.resumable_jsonl import appending, check_target, known_lines
 from specdec.training.target_identity import target_name
 
@@ -38,7 +38,9 @@ def invent(decoder: Decoder, count: int, path: Path, *, max_new_tokens: int, bat
             seeds = list(range(next_seed, next_seed + batch))
             next_seed += batch
             prompts = [list(opening) for _ in seeds]
-            drawn = decoder.generate(prompts, max_new_tokens=max_new_tokens, sampling=Sampling(temperature=1.0), seed=seeds)
+            drawn = decoder.generate(
+                prompts, max_new_tokens=max_new_tokens, sampling=SamplingParams(temperature=1.0), seed=seeds
+            )
             before = len(texts)
             for answer, its_seed in zip(drawn, seeds, strict=True):
                 text = (answer.text or "").strip()

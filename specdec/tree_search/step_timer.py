@@ -13,7 +13,7 @@ from specdec.interfaces.declarations import BuilderDeclaration, Gives, Shape
 from specdec.interfaces.parts import BuildTools, PartOptions, TreeBuilder
 from specdec.interfaces.proposals import Answer, Budget, DraftProbs, Frontier
 from specdec.interfaces.results import Verdict
-from specdec.sampling.logits_warper import TargetDists
+from specdec.sampling.logits_warper import TargetProbs
 from specdec.sampling.rng import DraftRng, TargetRng
 from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch
 from specdec.verifiers.match import Match
@@ -127,9 +127,9 @@ class Wandering(Match):
         """Is made by hand: it needs a vocabulary."""
         raise SpecdecError("a wandering verifier changes what is emitted and is not built from a spec")
 
-    def verify(self, tree: DraftTree, p: TargetDists, rng: TargetRng) -> Verdict:
+    def verify(self, tree: DraftTree, target_probs: TargetProbs, rng: TargetRng) -> Verdict:
         """What `match` does, with a fresh token."""
-        verdict = super().verify(tree, p, rng)
+        verdict = super().verify(tree, target_probs, rng)
         position = tree.root_position + len(verdict.path) + 1
         return replace(verdict, next_token=fresh_token(position, self._vocab_size))
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 from specdec.interfaces.declarations import ALL_SHAPES, VerifierDeclaration
 from specdec.interfaces.parts import BuildTools, PartOptions, Verifier
 from specdec.interfaces.results import Verdict
-from specdec.sampling.logits_warper import TargetDists
+from specdec.sampling.logits_warper import TargetProbs
 from specdec.sampling.rng import TargetRng
 from specdec.trees.draft_tree import DraftTree, Draw
 from specdec.verifiers.base import siblings
@@ -32,11 +32,11 @@ class Match(Verifier[PartOptions]):
     def build(cls, options: PartOptions, tools: BuildTools) -> "Match":
         return cls()
 
-    def verify(self, tree: DraftTree, p: TargetDists, rng: TargetRng) -> Verdict:
+    def verify(self, tree: DraftTree, target_probs: TargetProbs, rng: TargetRng) -> Verdict:
         path: list[int] = []
         node = 0
         while True:
-            token = p.row(node).choose(rng, tree.root_position + tree.depths[node] + 1)
+            token = target_probs.row(node).choose(rng, tree.root_position + tree.depths[node] + 1)
             child = tree.child(node, token)
             if child is None:
                 return Verdict(tuple(path), token, all_accepted=not siblings(tree, node, ACCEPTS, self.name))

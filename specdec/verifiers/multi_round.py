@@ -8,7 +8,7 @@ from specdec.interfaces.declarations import ALL_SHAPES, VerifierDeclaration
 from specdec.interfaces.parts import BuildTools, PartOptions, Verifier
 from specdec.interfaces.results import Verdict
 from specdec.sampling.distribution import TokenDist
-from specdec.sampling.logits_warper import TargetDists
+from specdec.sampling.logits_warper import TargetProbs
 from specdec.sampling.rng import TargetRng
 from specdec.trees.draft_tree import DraftTree, Draw
 from specdec.verifiers.base import check_drafted, descend
@@ -35,16 +35,16 @@ class MultiRound(Verifier[PartOptions]):
     def build(cls, options: PartOptions, tools: BuildTools) -> "MultiRound":
         return cls()
 
-    def verify(self, tree: DraftTree, p: TargetDists, rng: TargetRng) -> Verdict:
+    def verify(self, tree: DraftTree, target_probs: TargetProbs, rng: TargetRng) -> Verdict:
         def try_children(node: int, drawn: tuple[int, ...]) -> tuple[int | None, TokenDist]:
-            return self._try_children(tree, node, drawn, p, rng)
+            return self._try_children(tree, node, drawn, target_probs, rng)
 
         return descend(tree, rng, ACCEPTS, self.name, try_children)
 
     def _try_children(
-        self, tree: DraftTree, node: int, drawn: tuple[int, ...], p: TargetDists, rng: TargetRng
+        self, tree: DraftTree, node: int, drawn: tuple[int, ...], target_probs: TargetProbs, rng: TargetRng
     ) -> tuple[int | None, TokenDist]:
-        left = p.row(node)
+        left = target_probs.row(node)
         if not drawn:
             return None, left
         q = tree.q_of(node).to(torch.float64)
@@ -53,7 +53,7 @@ class MultiRound(Verifier[PartOptions]):
             draft_prob = check_drafted(float(q[token]), child, token)
             if rng.flip(min(1.0, left.prob(token) / draft_prob)):
                 return child, left
-            left = left.residual(q) or p.fall_back(left)
+            left = left.residual(q) or target_probs.fall_back(left)
             if tree.draw[node] is Draw.WITHOUT_REPLACEMENT:
                 q = q.index_fill(0, torch.tensor(token, device=q.device), 0.0)
                 q = q / q.sum().clamp_min(torch.finfo(q.dtype).tiny)

@@ -6,7 +6,7 @@ from specdec.interfaces.declarations import ALL_SHAPES, VerifierDeclaration
 from specdec.interfaces.parts import BuildTools, PartOptions, Verifier
 from specdec.interfaces.results import Verdict
 from specdec.sampling.distribution import TokenDist
-from specdec.sampling.logits_warper import TargetDists
+from specdec.sampling.logits_warper import TargetProbs
 from specdec.sampling.rng import TargetRng
 from specdec.trees.draft_tree import DraftTree, Draw
 from specdec.verifiers.base import descend
@@ -32,18 +32,18 @@ class PointMass(Verifier[PartOptions]):
     def build(cls, options: PartOptions, tools: BuildTools) -> "PointMass":
         return cls()
 
-    def verify(self, tree: DraftTree, p: TargetDists, rng: TargetRng) -> Verdict:
+    def verify(self, tree: DraftTree, target_probs: TargetProbs, rng: TargetRng) -> Verdict:
         def try_children(node: int, drawn: tuple[int, ...]) -> tuple[int | None, TokenDist]:
-            return self._try_children(tree, node, drawn, p, rng)
+            return self._try_children(tree, node, drawn, target_probs, rng)
 
         return descend(tree, rng, ACCEPTS, self.name, try_children)
 
     def _try_children(
-        self, tree: DraftTree, node: int, drawn: tuple[int, ...], p: TargetDists, rng: TargetRng
+        self, tree: DraftTree, node: int, drawn: tuple[int, ...], target_probs: TargetProbs, rng: TargetRng
     ) -> tuple[int | None, TokenDist]:
-        left = p.row(node)
+        left = target_probs.row(node)
         for child in drawn:
             if rng.flip(left.prob(tree.tokens[child])):
                 return child, left
-            left = left.without(tree.tokens[child]) or p.fall_back(left)
+            left = left.without(tree.tokens[child]) or target_probs.fall_back(left)
         return None, left

@@ -14,7 +14,7 @@ from pathlib import Path
 import specdec
 from specdec.errors import NumericsError, TargetMismatch
 from specdec.interfaces.parts import BuildTools
-from specdec.sampling.params import Sampling
+from specdec.sampling.params import SamplingParams
 from specdec.targets.builtin import BuiltinOptions, BuiltinTarget
 
 EAGLE = {"use": "eagle", "head": "builtin"}
@@ -34,7 +34,7 @@ STRATEGIES = {
         "tree": {"use": "dynamic", "width": 8, "depth": 5, "nodes": 16},
     },
 }
-SAMPLINGS = {"T = 0": Sampling(), "T = 1, top-p 0.95": Sampling(temperature=1.0, top_p=0.95)}
+SAMPLINGS = {"T = 0": SamplingParams(), "T = 1, top-p 0.95": SamplingParams(temperature=1.0, top_p=0.95)}
 TAU_TOLERANCE = 0.05
 
 

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 import specdec
 from specdec.interfaces.parts import BuildTools
 from specdec.sampling.keyed_noise import gumbels, mix
-from specdec.sampling.params import Sampling
+from specdec.sampling.params import SamplingParams
 from specdec.targets.builtin import BuiltinOptions, BuiltinTarget
 from specdec.targets.gguf_cache import unpacked_folder
 
@@ -106,9 +106,9 @@ def main() -> int:
     model = AutoModelForCausalLM.from_pretrained(unpacked_folder(), dtype=torch.float32).eval()
     texts = read_prompts(options.prompts, options.count)
     prompts = [target.codec.chat([{"role": "user", "content": text}]) for text in texts]
-    modes = [("greedy", Sampling(), options.strategies)]
+    modes = [("greedy", SamplingParams(), options.strategies)]
     if not options.no_sampled:
-        modes.append(("sampled", Sampling(**WARPED), [s for s in options.strategies if s in MATCH]))
+        modes.append(("sampled", SamplingParams(**WARPED), [s for s in options.strategies if s in MATCH]))
     bad = 0
     numbers = range(len(prompts))
     answers = results.answers

@@ -19,7 +19,7 @@ from specdec.interfaces.proposals import Distributions
 from specdec.interfaces.results import PHASES, Scored, TargetFacts
 from specdec.nn.kv_cache import KvCache, LayerShape
 from specdec.nn.tree_mask import RowNodes, additive, tree_mask, tree_positions
-from specdec.sampling.params import Sampling
+from specdec.sampling.params import SamplingParams
 from specdec.targets.allocator import keep_freed_memory
 from specdec.tree_builders.dynamic import Dynamic, DynamicOptions
 from specdec.tree_builders.fixed import Fixed, FixedOptions
@@ -162,7 +162,7 @@ def milliseconds(builder_class, builder_options, drafter, sampling):
 
 def main() -> int:
     keep_freed_memory()
-    greedy, nucleus = Sampling(), Sampling(temperature=1.0, top_p=0.95)
+    greedy, nucleus = SamplingParams(), SamplingParams(temperature=1.0, top_p=0.95)
     fixed = (Fixed, FixedOptions.model_validate({"paths": SIXTEEN}))
     dynamic = (Dynamic, DynamicOptions(width=8, depth=5, nodes=16))
     rows = [

@@ -8,12 +8,12 @@ from specdec.bench.contender import Task, run_task
 from specdec.bench.contenders import Choice, Lineup
 from specdec.compose import load, workshop
 from specdec.errors import SpecError
-from specdec.sampling.params import Sampling
+from specdec.sampling.params import SamplingParams
 
 pytestmark = pytest.mark.slow
 
 PEERS = ["transformers", "transformers-lookup-3", "transformers-assisted"]
-GREEDY = Sampling()
+GREEDY = SamplingParams()
 CAP = 20
 PROMPT = (5, 6, 7, 5, 6, 7, 5, 6)
 
@@ -96,9 +96,9 @@ def test_ways_that_take_one_prompt_at_a_time_say_so(contenders):
 
 def test_the_cuts_of_the_benchmark_hold_and_no_others(contenders):
     found = contenders()
-    task = Task((PROMPT,), (1,), CAP, Sampling(temperature=5.0, top_k=1))
+    task = Task((PROMPT,), (1,), CAP, SamplingParams(temperature=5.0, top_k=1))
     greedy = found["plain"].answer(Task((PROMPT,), (1,), CAP, GREEDY)).outcomes[0].tokens
-    free = Task((PROMPT,), (1,), 30, Sampling(temperature=50.0))
+    free = Task((PROMPT,), (1,), 30, SamplingParams(temperature=50.0))
     for name in PEERS:
         assert found[name].answer(task).outcomes[0].tokens == greedy, name
     assert len(set(found["transformers"].answer(free).outcomes[0].tokens)) > 10

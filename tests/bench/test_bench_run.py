@@ -12,7 +12,7 @@ from specdec.bench.measurements import Header
 from specdec.bench.results import ResultsFile, read_results
 from specdec.compose import load, workshop
 from specdec.errors import SpecdecWarning, SpecError
-from specdec.sampling.params import Sampling
+from specdec.sampling.params import SamplingParams
 
 
 def test_plain_decoding_is_always_there_and_all_have_the_same_prompts_and_caps(measure):
@@ -101,7 +101,7 @@ def test_phases_add_up_to_the_seconds_and_counts_to_the_tokens(measure):
 
 def test_the_counts_are_those_of_the_generation(folder):
     decoder = load("chain.yaml")
-    sampling = Sampling(temperature=1.0)
+    sampling = SamplingParams(temperature=1.0)
     timed = run_task(decoder, Task(((1, 2), (3,)), (5, 6), 40, sampling))
     generations = decoder.generate([[1, 2], [3]], seed=[5, 6], max_new_tokens=40, sampling=sampling)
     for outcome, generation in zip(timed.outcomes, generations, strict=True):

@@ -10,7 +10,7 @@ from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.errors import SpecError
 from specdec.interfaces.parts import BuildTools
 from specdec.interfaces.results import PHASES, Generation, StepRecord
-from specdec.sampling.params import Sampling
+from specdec.sampling.params import SamplingParams
 
 TIMES = ("seconds", "prefill_seconds")
 
@@ -33,13 +33,13 @@ REQUESTS = [
     Request((1,), max_new_tokens=12, seed=1, logprobs=2),
     Request((2, 3, 4), max_new_tokens=1, seed=2),
     Request((5, 6), max_new_tokens=20, seed=3, stop=[(1, 2)]),
-    Request((7, 7, 7, 7, 7), max_new_tokens=7, seed=4, sampling=Sampling(temperature=0.5, top_k=3)),
+    Request((7, 7, 7, 7, 7), max_new_tokens=7, seed=4, sampling=SamplingParams(temperature=0.5, top_k=3)),
 ]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_batch_answers_as_each_of_its_requests_alone(compose, table, strategy, temperature):
-    decoder = compose(table(8, seed=1), strategy, "mixed", sampling=Sampling(temperature=temperature))
+    decoder = compose(table(8, seed=1), strategy, "mixed", sampling=SamplingParams(temperature=temperature))
     together = [alone(answer) for answer in decoder.generate(REQUESTS)]
     assert together == [alone(decoder.generate([request])[0]) for request in REQUESTS]
 
@@ -47,7 +47,7 @@ def test_a_batch_answers_as_each_of_its_requests_alone(compose, table, strategy,
 @pytest.mark.parametrize("batch_size", [1, 2, 3])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_queue_answers_as_each_of_its_requests_alone(compose, table, strategy, temperature, batch_size):
-    decoder = compose(table(8, seed=1), strategy, "mixed", sampling=Sampling(temperature=temperature))
+    decoder = compose(table(8, seed=1), strategy, "mixed", sampling=SamplingParams(temperature=temperature))
     queued = decoder.generate(REQUESTS * 2, batch_size=batch_size)
     assert [alone(answer) for answer in queued] == [alone(decoder.generate([request])[0]) for request in REQUESTS * 2]
     assert max(record.batch_size for answer in queued for record in answer.records) == batch_size
@@ -85,7 +85,7 @@ def test_a_batch_size_that_is_none_is_refused(compose, table, chain_of, batch_si
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_stream_adds_up_to_the_answer_of_generate(compose, table, strategy, temperature):
-    decoder = compose(table(8, seed=1), strategy, "mixed", sampling=Sampling(temperature=temperature))
+    decoder = compose(table(8, seed=1), strategy, "mixed", sampling=SamplingParams(temperature=temperature))
     for request in REQUESTS:
         [answer] = decoder.generate([request])
         *events, last = decoder.stream(request)
@@ -117,7 +117,9 @@ def test_a_stream_of_a_full_context_is_one_event(compose, table, chain_of):
 
 def test_samples_of_a_prompt_share_one_prefill_and_stand_side_by_side(compose, table, strategy, watched):
     target = watched(table(8, seed=1))
-    decoder = compose(target, strategy, TabularDrafterOptions(vocab=8, random={"seed": 3}), sampling=Sampling(temperature=1.0))
+    decoder = compose(
+        target, strategy, TabularDrafterOptions(vocab=8, random={"seed": 3}), sampling=SamplingParams(temperature=1.0)
+    )
     answers = decoder.generate([Request((1, 2), n=4, seed=5), Request((3,), n=2, seed=6), Request((4,))], max_new_tokens=9)
     assert target.prefills == [3]
     assert len(target.trees[0]) == 7
@@ -144,7 +146,7 @@ def test_samples_of_a_full_context_are_all_empty_and_the_others_go_on(compose, t
 
 
 def test_seeds_belong_to_requests(compose, table, strategy):
-    decoder = compose(table(8, seed=1), strategy, "mixed", sampling=Sampling(temperature=1.0))
+    decoder = compose(table(8, seed=1), strategy, "mixed", sampling=SamplingParams(temperature=1.0))
     prompts = [[1], [1], [1]]
     first, second, third = decoder.generate(prompts, seed=[7, 8, 7], max_new_tokens=12)
     assert (first.seed, second.seed, third.seed) == (7, 8, 7)
@@ -155,7 +157,7 @@ def test_seeds_belong_to_requests(compose, table, strategy):
 
 def test_requests_without_a_seed_differ_and_a_fresh_decoder_repeats_them(compose, table, strategy):
     def answers():
-        decoder = compose(table(8, seed=1), strategy, "mixed", sampling=Sampling(temperature=1.0, seed=3))
+        decoder = compose(table(8, seed=1), strategy, "mixed", sampling=SamplingParams(temperature=1.0, seed=3))
         return [a.tokens for _ in range(3) for a in decoder.generate([[1], [1]], max_new_tokens=12)]
 
     assert len(set(answers())) == 6
@@ -277,7 +279,7 @@ def test_a_record_times_every_phase_and_the_answer_the_whole(compose, table, cha
 
 
 def test_runs_may_be_interleaved(compose, table, strategy):
-    decoder = compose(table(8, seed=1), strategy, "mixed", sampling=Sampling(temperature=1.0))
+    decoder = compose(table(8, seed=1), strategy, "mixed", sampling=SamplingParams(temperature=1.0))
     runs = [decoder.start([request]) for request in REQUESTS]
     while any(run.rows for run in runs):
         for run in runs:

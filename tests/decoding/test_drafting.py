@@ -10,7 +10,7 @@ from specdec.interfaces.declarations import BuilderDeclaration, DrafterDeclarati
 from specdec.interfaces.parts import Drafter, DraftSession, PartOptions, TreeBuilder
 from specdec.interfaces.proposals import Candidates, Distributions, DraftProbs, Frontier
 from specdec.interfaces.results import Verdict
-from specdec.sampling.params import Sampling
+from specdec.sampling.params import SamplingParams
 from specdec.tree_builders.chain import Chain, ChainOptions
 from specdec.tree_builders.fixed import Fixed, FixedOptions
 from specdec.trees.draft_tree import Draw, TreeSketch
@@ -337,7 +337,7 @@ Q = TabularDrafterOptions(vocab=4, rows={"*": [0.1, 0.2, 0.3, 0.4]})
 
 def test_a_drawing_builder_gets_the_warped_q_and_a_ranking_one_the_raw_logits(compose, table, parts_of):
     for builder in (Listens, ListensAndDraws):
-        decoder = compose(table(8), parts_of(builder, PartOptions(), Match), Q, sampling=Sampling(temperature=0.5))
+        decoder = compose(table(8), parts_of(builder, PartOptions(), Match), Q, sampling=SamplingParams(temperature=0.5))
         decoder.generate([[1]], max_new_tokens=3)
         answer = decoder.builder.answers[0]
         if builder is ListensAndDraws:

@@ -7,7 +7,7 @@ from specdec.decoding.requests import Request, requests_of
 from specdec.decoding.sequence import open_rows
 from specdec.errors import SpecError
 from specdec.sampling.keyed_noise import request_key
-from specdec.sampling.params import Sampling
+from specdec.sampling.params import SamplingParams
 from specdec.sampling.rng import seeded
 
 WRONG = {
@@ -35,7 +35,7 @@ WRONG = {
     "stop_ids outside the vocabulary": ({"stop_ids": [8]}, "token 8 is outside"),
     "processors as one": ({"processors": max}, "processors: got <built-in function max>; expected a list"),
     "processors of texts": ({"processors": ["x"]}, "processors: got 'x'; expected callables"),
-    "sampling as a number": ({"sampling": 1.0}, "sampling: got 1.0; expected a Sampling or a mapping"),
+    "sampling as a number": ({"sampling": 1.0}, "sampling: got 1.0; expected SamplingParams or a mapping"),
     "sampling with a slip": ({"sampling": {"temprature": 1}}, "sampling.temprature: unknown key; did you mean 'temperature'"),
     "sampling below 0": ({"sampling": {"temperature": -1}}, "sampling.temperature: got -1, expected at least 0"),
     "sampling NaN": ({"sampling": {"temperature": float("nan")}}, "sampling.temperature: got NaN"),
@@ -47,7 +47,7 @@ WRONG = {
     "seed of 5000 digits": ({"seed": 10**5000}, "seed: got a larger number"),
     "half a character to stop at": ({"stop": ["a\ud800"]}, "stop: the character '.ud800' at 1 is half a pair"),
     "ignore_eos as text": ({"ignore_eos": "no"}, "ignore_eos: got 'no'; expected True or False"),
-    "bias outside the vocabulary": ({"sampling": Sampling(logit_bias={8: 1.0})}, "token 8 is outside"),
+    "bias outside the vocabulary": ({"sampling": SamplingParams(logit_bias={8: 1.0})}, "token 8 is outside"),
     "unknown option": ({"max_tokens": 3}, "unknown option 'max_tokens'; known are ignore_eos, logprobs, max_new_tokens"),
     "temperature of its own": ({"temperature": 1.0}, "unknown option 'temperature'; .* sampling"),
     "too few seeds": ({"seed": [1, 2]}, "seed: got 2 seeds for 1 prompts"),
@@ -126,7 +126,11 @@ def test_an_option_is_laid_over_a_request_and_the_rest_of_it_stays():
 
 def keys(requests, target, spec_seed=0):
     rows = open_rows(
-        requests, target=target, sampling=Sampling(seed=spec_seed), numbers=itertools.count(), rng_for=lambda key: seeded(key)
+        requests,
+        target=target,
+        sampling=SamplingParams(seed=spec_seed),
+        numbers=itertools.count(),
+        rng_for=lambda key: seeded(key),
     )
     return [row.seed for row in rows]
 
@@ -149,7 +153,7 @@ def test_sampling_may_be_a_mapping(compose, table, chain_of):
     given = {"temperature": 1, "logit_bias": {3: 2.5}, "draft": {"temperature": 0.5}}
     as_mapping, as_object = (
         decoder.generate([[1]], sampling=sampling, seed=3, max_new_tokens=9)[0].tokens
-        for sampling in (given, Sampling(**given))
+        for sampling in (given, SamplingParams(**given))
     )
     assert as_mapping == as_object != decoder.generate([[1]], seed=3, max_new_tokens=9)[0].tokens
 
@@ -176,7 +180,7 @@ def test_sampling_may_be_a_mapping(compose, table, chain_of):
 )
 def test_sampling_takes_nothing_for_something_else(wrong):
     with pytest.raises(ValueError):
-        Sampling(**wrong)
+        SamplingParams(**wrong)
 
 
 def test_every_key_is_a_seed(table):

@@ -18,7 +18,7 @@ from specdec.heads.formats.checkpoint import HeadCheckpoint
 from specdec.heads.loading import ready
 from specdec.interfaces.declarations import DrafterDeclaration, Features, Gives
 from specdec.interfaces.parts import BuildTools, PartOptions
-from specdec.sampling.params import Sampling
+from specdec.sampling.params import SamplingParams
 from specdec.targets.assembly import RunSettings, assemble
 from specdec.targets.huggingface import HuggingFaceTarget
 
@@ -117,7 +117,7 @@ def decoder_of():
             builder=cls.build(options, tools),
             verifier=verifier.build(PartOptions(), tools),
             declared=Declared(declared, cls.declares(options), verifier.declares(PartOptions())),
-            sampling=Sampling(**sampling),
+            sampling=SamplingParams(**sampling),
         )
 
     return make

@@ -9,7 +9,7 @@ from specdec.drafters.model import ModelDrafter, ModelOptions
 from specdec.drafters.ngram import NgramDrafter, NgramOptions
 from specdec.drafters.none import NoDrafter, NoneOptions
 from specdec.interfaces.parts import BuildTools, PartOptions
-from specdec.sampling.params import Sampling
+from specdec.sampling.params import SamplingParams
 from specdec.targets.tabular import Tabular, TabularTargetOptions
 from specdec.tree_builders.chain import Chain, ChainOptions
 from specdec.tree_builders.dynamic import Dynamic, DynamicOptions
@@ -48,7 +48,7 @@ def decoder(main, drafter, builder, verifier=Match, *, draft=None, **sampling):
         builder=parts[1],
         verifier=made,
         declared=declared,
-        sampling=Sampling(**sampling),
+        sampling=SamplingParams(**sampling),
         name="t",
     )
 

@@ -8,7 +8,7 @@ from specdec.drafters.ngram import NgramDrafter, NgramOptions
 from specdec.interfaces.declarations import DrafterDeclaration, Gives
 from specdec.interfaces.parts import BuildTools, Drafter, DraftSession, PartOptions
 from specdec.interfaces.proposals import Candidates
-from specdec.sampling.params import Sampling
+from specdec.sampling.params import SamplingParams
 
 
 def told(generation):
@@ -19,7 +19,7 @@ def told(generation):
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_b83_a_batch_answers_as_its_requests_alone(compose, table, strategy, size, temperature):
-    decoder = compose(table(8, seed=4), strategy, "mixed", sampling=Sampling(temperature=temperature))
+    decoder = compose(table(8, seed=4), strategy, "mixed", sampling=SamplingParams(temperature=temperature))
     requests = [Request(tuple(range(1 + n)), max_new_tokens=6 + 3 * n, seed=n) for n in range(size)]
     assert [told(a) for a in decoder.generate(requests)] == [told(decoder.generate([r])[0]) for r in requests]
 

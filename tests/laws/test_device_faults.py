@@ -14,7 +14,7 @@ from specdec.errors import PluginError
 from specdec.interfaces.declarations import Features
 from specdec.interfaces.parts import BuildTools, PartOptions, Prefilled, Verifier
 from specdec.interfaces.results import Scored, Verdict
-from specdec.sampling.params import Sampling
+from specdec.sampling.params import SamplingParams
 from specdec.tree_builders.sampled import Sampled, SampledOptions
 from specdec.verifiers.multi_round import MultiRound
 
@@ -117,7 +117,7 @@ def _fields(facts):
     return {name: getattr(facts, name) for name in facts.__dataclass_fields__}
 
 
-EVERYTHING = Sampling(
+EVERYTHING = SamplingParams(
     temperature=0.8, top_k=6, top_p=0.95, min_p=0.01, repetition_penalty=1.2, presence_penalty=0.1, logit_bias={1: 0.5}
 )
 DEVICES = [("cuda:0", "cuda:1"), ("cuda:0", "cpu"), ("cpu", "cuda:0")]
@@ -128,7 +128,9 @@ def keeps_to_itself(inputs, scores):
     return scores + torch.zeros(scores.shape[-1], device=scores.device)
 
 
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0), EVERYTHING], ids=["greedy", "plain", "everything"])
+@pytest.mark.parametrize(
+    "sampling", [SamplingParams(), SamplingParams(temperature=1.0), EVERYTHING], ids=["greedy", "plain", "everything"]
+)
 @pytest.mark.parametrize(("target_device", "draft_device"), DEVICES)
 def test_b82_no_tensor_meets_one_of_another_device(compose, table, strategy, elsewhere, sampling, target_device, draft_device):
     inner, draft = table(8, seed=1), table(8, seed=2)
@@ -172,7 +174,7 @@ def test_b82_a_verifier_that_mixes_devices_is_seen(compose, table, parts_of, els
     with Pretend() as pretend:
         target = elsewhere(table(8, seed=1), pretend, "cuda:0")
         drafter = model_drafter(target, elsewhere(table(8, seed=2), pretend, "cuda:1"))
-        decoder = compose(target, parts, drafter, sampling=Sampling(temperature=1.0))
+        decoder = compose(target, parts, drafter, sampling=SamplingParams(temperature=1.0))
         with pytest.raises(PluginError, match=r"verifier .* fails: DeviceMixed"):
             decoder.generate([[1]], max_new_tokens=5)
 

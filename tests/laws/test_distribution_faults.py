@@ -16,8 +16,8 @@ from specdec.interfaces.results import Verdict
 from specdec.losslessness.exact.enumeration import prove_run, prove_step, step_law
 from specdec.sampling.distribution import draft_probs
 from specdec.sampling.enumeration import outcomes
-from specdec.sampling.logits_warper import Warp
-from specdec.sampling.params import Cuts, Sampling
+from specdec.sampling.logits_warper import LogitsWarper
+from specdec.sampling.params import SamplingParams, TruncationParams
 from specdec.sampling.rng import DraftRng, RequestRng, TargetRng, seeded
 from specdec.tree_builders.chain import Chain, ChainOptions
 from specdec.tree_builders.fixed import Fixed, FixedOptions
@@ -142,7 +142,7 @@ ROUGH = [(Chain, ChainOptions(length=2, draw="sampled")), (Sampled, SampledOptio
 @pytest.mark.parametrize("shape", ROUGH, ids=("chain", "tree"))
 def test_b01_the_verifier_reads_bitwise_the_q_that_was_drawn_from(compose, table, parts_of, shape):
     target = table(16, seed=1)
-    decoder = compose(target, parts_of(*shape, WatchedVerifier), Rough(16), sampling=Sampling(temperature=1.0))
+    decoder = compose(target, parts_of(*shape, WatchedVerifier), Rough(16), sampling=SamplingParams(temperature=1.0))
     rng = WatchedDraftRng(seeded(3).draft)
     run = decoder.start([Request((1,), max_new_tokens=9)], rng_for=lambda key: RequestRng(rng, seeded(key).target))
     while run.rows:
@@ -154,14 +154,14 @@ def test_b01_the_verifier_reads_bitwise_the_q_that_was_drawn_from(compose, table
 
 @pytest.mark.parametrize("shape", ROUGH, ids=("chain", "tree"))
 def test_b01_drafts_from_bfloat16_logits_keep_the_law(compose, table, parts_of, shape):
-    decoder = compose(table(8, seed=1), parts_of(*shape, MultiRound), Rough(8), sampling=Sampling(temperature=1.0))
+    decoder = compose(table(8, seed=1), parts_of(*shape, MultiRound), Rough(8), sampling=SamplingParams(temperature=1.0))
     assert prove_step(decoder, (0, 0), depth=1).holds
 
 
 # B02: the q that is stated is the q after the cuts
 
 
-TOP_3 = Sampling(temperature=1.0, draft=Cuts(temperature=1.0, top_k=3))
+TOP_3 = SamplingParams(temperature=1.0, draft=TruncationParams(temperature=1.0, top_k=3))
 Q_8 = TabularDrafterOptions(vocab=8, rows={"*": [0.05, 0.2, 0.1, 0.25, 0.15, 0.12, 0.03, 0.1]})
 P_8 = {"*": [0.2, 0.05, 0.1, 0.05, 0.3, 0.1, 0.15, 0.05]}
 
@@ -183,7 +183,7 @@ def drafts(q, draw):
 
 def test_b02_q_is_zero_outside_the_tokens_that_top_k_keeps_and_is_what_drafts_follow():
     logits = torch.tensor(Q_8.rows["*"], dtype=torch.float64).log()[None]
-    q = draft_probs(logits, None, 8, TOP_3.draft_cuts)[0]
+    q = draft_probs(logits, None, 8, TOP_3.draft_truncation)[0]
     assert q.nonzero()[:, 0].tolist() == [1, 3, 4]
     assert float(q.sum()) == pytest.approx(1, abs=1e-15)
     assert drafts(q, "sampled") == pytest.approx({1: 0.2 / 0.6, 3: 0.25 / 0.6, 4: 0.15 / 0.6})
@@ -197,7 +197,7 @@ def test_b02_drafts_that_are_cut_keep_the_targets_law(compose, table, parts_of, 
 
 def test_b02_a_drafter_of_temperature_0_states_a_one_hot_q():
     logits = torch.tensor(Q_8.rows["*"], dtype=torch.float64).log()[None]
-    assert draft_probs(logits, None, 8, Cuts(temperature=0)).tolist() == [[0, 0, 0, 1, 0, 0, 0, 0]]
+    assert draft_probs(logits, None, 8, TruncationParams(temperature=0)).tolist() == [[0, 0, 0, 1, 0, 0, 0, 0]]
 
 
 # B04: one draw per emitted token
@@ -209,7 +209,7 @@ P_3, Q_3 = [0.6, 0.3, 0.1], [0.1, 0.3, 0.6]
 @rules
 def test_b04_the_first_token_has_the_targets_frequencies_under_every_rule(compose, table, parts_of, rule):
     drafter = TabularDrafterOptions(vocab=3, rows={"*": Q_3})
-    decoder = compose(table(3, rows={"*": P_3}), parts_of(*rule), drafter, sampling=Sampling(temperature=1.0))
+    decoder = compose(table(3, rows={"*": P_3}), parts_of(*rule), drafter, sampling=SamplingParams(temperature=1.0))
     assert first_tokens(decoder) == pytest.approx(P_3, abs=1e-12)
 
 
@@ -237,7 +237,7 @@ class DrawsTwice(Verifier):
 def test_b04_a_second_draw_after_a_mismatch_is_seen_as_biased(compose, table, parts_of):
     drafter = TabularDrafterOptions(vocab=3, rows={"*": Q_3})
     parts = parts_of(*SAMPLED_CHAIN, DrawsTwice)
-    decoder = compose(table(3, rows={"*": P_3}), parts, drafter, sampling=Sampling(temperature=1.0))
+    decoder = compose(table(3, rows={"*": P_3}), parts, drafter, sampling=SamplingParams(temperature=1.0))
     assert first_tokens(decoder) == pytest.approx([0.534, 0.327, 0.139], abs=1e-12)
     assert prove_step(decoder, (0, 0), depth=1).tv > 0.05
 
@@ -263,7 +263,7 @@ class CountingTargetRng(TargetRng):
 
 def test_b04_match_draws_exactly_once_for_every_emitted_token(compose, table, matching):
     rng = CountingTargetRng(seeded(5).target)
-    decoder = compose(table(6, seed=2), matching, "mixed", sampling=Sampling(temperature=1.0))
+    decoder = compose(table(6, seed=2), matching, "mixed", sampling=SamplingParams(temperature=1.0))
     run = decoder.start([Request((1,), max_new_tokens=30)], rng_for=lambda key: RequestRng(seeded(key).draft, rng))
     while run.rows:
         decoder.step(run)
@@ -283,11 +283,11 @@ FILTERS = {
 
 
 @rules
-@pytest.mark.parametrize("draft", [None, Cuts(temperature=1.0)], ids=("both filtered", "target filtered"))
+@pytest.mark.parametrize("draft", [None, TruncationParams(temperature=1.0)], ids=("both filtered", "target filtered"))
 @pytest.mark.parametrize(("options", "expected"), FILTERS.values(), ids=FILTERS.keys())
 def test_b05_a_filter_shapes_the_emitted_law(compose, table, parts_of, rule, options, expected, draft):
     drafter = TabularDrafterOptions(vocab=4, rows={"*": [0.25] * 4})
-    sampling = Sampling(**options, draft=draft)
+    sampling = SamplingParams(**options, draft=draft)
     decoder = compose(table(4, rows={"*": P_4}), parts_of(*rule), drafter, sampling=sampling)
     assert first_tokens(decoder) == pytest.approx(expected, abs=1e-12)
     assert prove_run(decoder, (0,), steps=1, max_new_tokens=3).holds
@@ -305,7 +305,7 @@ def test_b07_drawing_leaves_q_as_it_was():
     assert torch.equal(q, before)
 
 
-EVERYTHING = Sampling(
+EVERYTHING = SamplingParams(
     temperature=0.7,
     top_k=5,
     top_p=0.9,
@@ -318,7 +318,9 @@ EVERYTHING = Sampling(
 )
 
 
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0), EVERYTHING], ids=("greedy", "plain", "everything"))
+@pytest.mark.parametrize(
+    "sampling", [SamplingParams(), SamplingParams(temperature=1.0), EVERYTHING], ids=("greedy", "plain", "everything")
+)
 def test_b07_every_option_and_processor_leaves_the_targets_logits_as_they_were(sampling):
     logits = torch.randn(1, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float32)
     before = logits.clone()
@@ -327,20 +329,24 @@ def test_b07_every_option_and_processor_leaves_the_targets_logits_as_they_were(s
         return scores.mul_(2).add_(1)
 
     for processors in ((), (in_place,)):
-        warp = Warp(sampling, prompt_length=1, stop_ids=frozenset({7}), processors=processors)
-        warp.dists(logits, [1, 2, 2], root_only(2, 2)).row(0)
+        warper = LogitsWarper(sampling, prompt_length=1, stop_ids=frozenset({7}), processors=processors)
+        warper.target_probs(logits, [1, 2, 2], root_only(2, 2)).row(0)
         assert torch.equal(logits, before)
 
 
 # B08: the drafter's temperature is a setting, not an accident
 
 
-DRAFT_CUTS = {"greedy": Cuts(temperature=0), "same": Cuts(temperature=0.7), "hotter": Cuts(temperature=1.5)}
+DRAFT_CUTS = {
+    "greedy": TruncationParams(temperature=0),
+    "same": TruncationParams(temperature=0.7),
+    "hotter": TruncationParams(temperature=1.5),
+}
 
 
 @pytest.mark.parametrize("draft", DRAFT_CUTS.values(), ids=DRAFT_CUTS.keys())
 def test_b08_the_law_is_the_targets_whatever_the_drafters_temperature(compose, table, parts_of, draft):
-    sampling = Sampling(temperature=0.7, draft=draft)
+    sampling = SamplingParams(temperature=0.7, draft=draft)
     drafter = TabularDrafterOptions(vocab=3, random={"order": 2, "seed": 9})
     for parts in (
         parts_of(Chain, ChainOptions(length=2, draw="sampled"), ChainRule),
@@ -365,12 +371,14 @@ RIGHT = {"top-k": PointMass, "without replacement": MultiRound, "i.i.d.": MultiR
 def test_b10_three_children_of_every_kind_keep_the_law_under_their_rule(compose, table, parts_of, kind):
     parts = parts_of(*KINDS[kind], RIGHT[kind])
     drafter = TabularDrafterOptions(vocab=5, random={"order": 1, "seed": 3})
-    assert prove_step(compose(table(5, seed=2), parts, drafter, sampling=Sampling(temperature=1.0)), (0, 1), depth=1).holds
+    assert prove_step(
+        compose(table(5, seed=2), parts, drafter, sampling=SamplingParams(temperature=1.0)), (0, 1), depth=1
+    ).holds
 
 
 def test_b10_top_k_children_are_refused_under_the_rule_for_drawn_ones(compose, table, parts_of):
     parts = parts_of(*KINDS["top-k"], MultiRound)
-    decoder = compose(table(5, seed=2), parts, "mixed", sampling=Sampling(temperature=1.0))
+    decoder = compose(table(5, seed=2), parts, "mixed", sampling=SamplingParams(temperature=1.0))
     declared = decoder.declared
     [broken] = mismatches(
         drafter=NamedDeclaration("tabular", declared.drafter),
@@ -393,7 +401,7 @@ def test_b11_a_prefix_that_more_candidates_hold_is_not_favoured(compose, table, 
         vocab=6, rows={"": [0.7, 0, 0, 0, 0.3, 0], f"{a}": [0, 0.4, 0.3, 0.3, 0, 0], f"{e}": [0, 0, 0, 0, 0, 1]}, start=2
     )
     parts = parts_of(Fixed, FixedOptions(paths=[(0,), (1,), (0, 0), (0, 1), (0, 2), (1, 0)]), verifier)
-    decoder = compose(target, parts, drafter, sampling=Sampling(temperature=1.0))
+    decoder = compose(target, parts, drafter, sampling=SamplingParams(temperature=1.0))
     law = Counter()
     for outcome, mass in step_law(decoder, (0, 0), depth=2).items():
         law[outcome.tokens[0]] += mass
@@ -417,7 +425,7 @@ def test_forty_thousand_continuations_pass_a_chi_square_test_that_a_planted_faul
     """False alarm 1e-4 (critical value 31.8 for 8 degrees of freedom); sees a total variation of about 0.02."""
     drafter = TabularDrafterOptions(vocab=3, rows={"*": Q_3})
     decoder = compose(
-        table(3, rows={"*": P_3}), parts_of(*SAMPLED_CHAIN, verifier), drafter, sampling=Sampling(temperature=1.0)
+        table(3, rows={"*": P_3}), parts_of(*SAMPLED_CHAIN, verifier), drafter, sampling=SamplingParams(temperature=1.0)
     )
     total, counts = 40_000, Counter()
     for batch in range(40):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from specdec.drafters.tabular import TabularDrafterOptions
-from specdec.sampling.params import Sampling
+from specdec.sampling.params import SamplingParams
 from specdec.tree_builders.fixed import Fixed, FixedOptions
 from specdec.verifiers.match import Match
 from specdec.verifiers.point_mass import PointMass
@@ -98,7 +98,7 @@ def test_b23_the_first_tokens_logits_are_the_bare_models_however_the_prompt_is_s
 def test_b20_a_seeded_run_above_temperature_0_emits_plain_decodings_tokens_for_every_draft(
     compose, chain_of, table, matching, seed
 ):
-    target, sampling = table(8, seed=6), Sampling(temperature=1.0)
+    target, sampling = table(8, seed=6), SamplingParams(temperature=1.0)
     plain = compose(target, chain_of(1), "anti", sampling=sampling).generate([[1], [2, 3]], max_new_tokens=20, seed=seed)
     for mode in MODES:
         answers = compose(target, matching, mode, sampling=sampling).generate([[1], [2, 3]], max_new_tokens=20, seed=seed)

@@ -7,7 +7,7 @@ from specdec.decoding.requests import Request
 from specdec.drafters.ngram import NgramDrafter, NgramOptions
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.losslessness.exact.enumeration import prove_run
-from specdec.sampling.params import Sampling
+from specdec.sampling.params import SamplingParams
 from specdec.tree_builders.chain import Chain, ChainOptions
 from specdec.tree_builders.sampled import Sampled, SampledOptions
 from specdec.verifiers.chain import Chain as ChainRule
@@ -20,7 +20,7 @@ FAVOURITE_3 = {"*": [0.1, 0.1, 0.2, 0.4, 0.1, 0.1]}
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("drafter", [ALWAYS_3, "oracle"], ids=["always 3", "oracle"])
 def test_b55_a_token_that_is_biased_away_is_emitted_nowhere(compose, table, strategy, temperature, drafter):
-    sampling = Sampling(temperature=temperature, logit_bias={3: -100.0})
+    sampling = SamplingParams(temperature=temperature, logit_bias={3: -100.0})
     answer = compose(table(6, rows=FAVOURITE_3), strategy, drafter, sampling=sampling).generate([[3]], max_new_tokens=60)[0]
     assert len(answer.tokens) == 60
     assert 3 not in answer.tokens
@@ -29,13 +29,13 @@ def test_b55_a_token_that_is_biased_away_is_emitted_nowhere(compose, table, stra
 @pytest.mark.parametrize("drafter", [ALWAYS_3, "oracle"], ids=["always 3", "oracle"])
 def test_b55_a_token_that_is_below_min_p_is_emitted_nowhere(compose, table, strategy, drafter):
     rows = {"*": [0.5, 0.4, 0.02, 0.04, 0.02, 0.02]}
-    decoder = compose(table(6, rows=rows), strategy, drafter, sampling=Sampling(min_p=0.1))
+    decoder = compose(table(6, rows=rows), strategy, drafter, sampling=SamplingParams(min_p=0.1))
     assert set(decoder.generate([[3]], max_new_tokens=60)[0].tokens) == {0, 1}
 
 
 @pytest.mark.parametrize("options", [{"logit_bias": {1: 2.0, 2: -100.0}}, {"min_p": 0.3}, {"repetition_penalty": 1.5}])
 def test_b55_options_shape_the_law_at_every_position(compose, table, parts_of, options):
-    sampling = Sampling(**{"temperature": 1.0, **options})
+    sampling = SamplingParams(**{"temperature": 1.0, **options})
     drafter = TabularDrafterOptions(vocab=3, random={"order": 2, "seed": 5})
     for parts in (
         parts_of(Chain, ChainOptions(length=2, draw="sampled"), ChainRule),
@@ -85,7 +85,7 @@ def test_b56_a_processor_is_obeyed_by_an_ngram_drafters_runs(compose, table, nex
 
 
 def test_b56_a_processor_sees_plain_decodings_prefixes_when_sampling_by_match(compose, table, chain_of, matching):
-    target, sampling = table(6, seed=2), Sampling(temperature=1.0)
+    target, sampling = table(6, seed=2), SamplingParams(temperature=1.0)
     processors = Forbids(3), Forbids(3)
     plain = compose(target, chain_of(1), "anti", sampling=sampling)
     decoder = compose(target, matching, "oracle", sampling=sampling)
@@ -121,7 +121,7 @@ class Grammar:
 @pytest.mark.parametrize("drafter", ["oracle", "mixed", TabularDrafterOptions(vocab=6, rows={"*": [1 / 6] * 6})])
 def test_b58_a_grammar_with_state_is_obeyed_and_not_called_after_the_end(compose, table, strategy, drafter, temperature):
     target = table(6, seed=3, stop_ids=(END,))
-    decoder = compose(target, strategy, drafter, sampling=Sampling(temperature=temperature))
+    decoder = compose(target, strategy, drafter, sampling=SamplingParams(temperature=temperature))
     grammar = Grammar(2)
     answer = decoder.generate([[0, 0]], max_new_tokens=20, processors=[grammar])[0]
     assert answer.tokens == Grammar.sentence
@@ -174,7 +174,7 @@ def test_b59_every_token_of_every_row_has_the_bare_models_logprobs(compose, tiny
 @pytest.mark.parametrize("temperature", [0.0, 0.5])
 def test_b59_logprobs_are_the_raw_models_whatever_the_options(compose, table, next_logits, strategy, temperature):
     target = table(6, seed=2)
-    sampling = Sampling(temperature=temperature, logit_bias={3: -100.0}, repetition_penalty=1.4)
+    sampling = SamplingParams(temperature=temperature, logit_bias={3: -100.0}, repetition_penalty=1.4)
     requests = [Request((1,), max_new_tokens=20, logprobs=0), Request((2,), max_new_tokens=5)]
     answer, without = compose(target, strategy, "mixed", sampling=sampling).generate(requests)
     assert without.logprobs is None

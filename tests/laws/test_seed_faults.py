@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 from specdec.decoding.requests import Request
-from specdec.sampling.params import Sampling
+from specdec.sampling.params import SamplingParams
 
 
 def test_b17_a_seeded_request_answers_alike_alone_and_beside_any_neighbours(compose, table, strategy):
-    decoder = compose(table(8, seed=5), strategy, "mixed", sampling=Sampling(temperature=2.0))
+    decoder = compose(table(8, seed=5), strategy, "mixed", sampling=SamplingParams(temperature=2.0))
     request = Request((1, 2), max_new_tokens=16, seed=42)
     alone = decoder.generate([request])[0].tokens
     for neighbours in range(5):
@@ -17,14 +17,14 @@ def test_b17_a_seeded_request_answers_alike_alone_and_beside_any_neighbours(comp
 
 
 def test_b17_the_seed_that_an_answer_reports_gives_it_again(compose, table, strategy):
-    decoder = compose(table(8, seed=5), strategy, "mixed", sampling=Sampling(temperature=2.0))
+    decoder = compose(table(8, seed=5), strategy, "mixed", sampling=SamplingParams(temperature=2.0))
     for answer in decoder.generate([[1], [2]], max_new_tokens=12, n=2):
         again = decoder.generate([list(answer.prompt_tokens)], max_new_tokens=12, seed=answer.seed)[0]
         assert again.tokens == answer.tokens
 
 
 def test_b19_unseeded_requests_one_after_another_differ(compose, table, strategy):
-    decoder = compose(table(8, rows={"*": [1 / 8] * 8}), strategy, "mixed", sampling=Sampling(temperature=1.0))
+    decoder = compose(table(8, rows={"*": [1 / 8] * 8}), strategy, "mixed", sampling=SamplingParams(temperature=1.0))
     answers = {decoder.generate([[1]], max_new_tokens=4)[0].tokens for _ in range(20)}
     assert len(answers) >= 15
     assert len({answer.tokens for answer in decoder.generate([[1]], max_new_tokens=4, n=8)}) > 1

@@ -41,7 +41,7 @@ def test_b08_b13_the_resolved_spec_says_the_temperatures_of_target_and_drafts(sh
     assert resolved["sampling"]["draft"] == draft
     again = check(read(resolved, shop), shop)
     assert again.resolved() == resolved
-    assert again.spec.sampling.draft_cuts == plan.spec.sampling.draft_cuts
+    assert again.spec.sampling.draft_truncation == plan.spec.sampling.draft_truncation
 
 
 # B74: what passes the check drafts

@@ -8,7 +8,7 @@ from specdec.decoding.stopping import Emitted, StopRules
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.errors import SpecError
 from specdec.interfaces.parts import TextCodec
-from specdec.sampling.params import Sampling
+from specdec.sampling.params import SamplingParams
 from specdec.targets.tabular import LetterCodec
 
 LETTERS = LetterCodec(12)
@@ -152,14 +152,14 @@ def test_b32_every_count_is_of_returned_tokens_only(compose, counter, strategy, 
 
 def test_b34_no_end_among_the_first_tokens_and_an_end_right_after(compose, table, strategy):
     target = table(6, rows={"*": [0.05, 0.25, 0.05, 0.05, 0.1, 0.5]}, stop_ids=(5,))
-    decoder = compose(target, strategy, "oracle", sampling=Sampling(min_new_tokens=4))
+    decoder = compose(target, strategy, "oracle", sampling=SamplingParams(min_new_tokens=4))
     answer = decoder.generate([[0]], max_new_tokens=12)[0]
     assert answer.tokens == (1, 1, 1, 1, 5)
     assert answer.finish_reason == "stop"
 
 
 def test_b34_a_minimum_beyond_the_limit_is_refused_with_both_numbers(compose, table, strategy):
-    decoder = compose(table(), strategy, sampling=Sampling(min_new_tokens=9))
+    decoder = compose(table(), strategy, sampling=SamplingParams(min_new_tokens=9))
     with pytest.raises(SpecError, match="min_new_tokens 9 exceeds max_new_tokens 5"):
         decoder.generate([[0]], max_new_tokens=5)
 

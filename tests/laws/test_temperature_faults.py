@@ -7,7 +7,7 @@ import pytest
 from specdec.decoding.requests import Request
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.losslessness.exact.enumeration import prove_step
-from specdec.sampling.params import Sampling
+from specdec.sampling.params import SamplingParams
 from specdec.tree_builders.chain import Chain, ChainOptions
 from specdec.tree_builders.sampled import Sampled, SampledOptions
 from specdec.verifiers.chain import Chain as ChainRule
@@ -22,12 +22,12 @@ TEMPERATURES = [
 
 @pytest.mark.parametrize(("temperature", "top_k", "resolved"), TEMPERATURES)
 def test_b13_an_unset_temperature_is_0_alone_and_1_beside_a_cut(temperature, top_k, resolved):
-    assert Sampling(temperature=temperature, top_k=top_k).temperature == resolved
+    assert SamplingParams(temperature=temperature, top_k=top_k).temperature == resolved
 
 
 def test_b13_top_k_alone_samples(compose, table, matching):
     target = table(8, rows={"*": [1 / 8] * 8})
-    decoder = compose(target, matching, "mixed", sampling=Sampling(top_k=50))
+    decoder = compose(target, matching, "mixed", sampling=SamplingParams(top_k=50))
     assert decoder.sampling.temperature == 1.0
     assert len(set(decoder.generate([[1]], max_new_tokens=200)[0].tokens)) > 1
 
@@ -36,9 +36,9 @@ def test_b14_greedy_and_sampled_rows_of_one_batch_answer_as_if_alone(compose, ta
     tie = {"*": [0.1, 0.3, 0.3, 0.1, 0.2], "*,1": [0.3, 0.1, 0.3, 0.2, 0.1]}
     decoder = compose(table(5, rows=tie), strategy, "mixed")
     requests = [
-        Request((0,), max_new_tokens=20, sampling=Sampling(temperature=0), seed=1),
-        Request((1,), max_new_tokens=20, sampling=Sampling(temperature=0), seed=2),
-        Request((2,), max_new_tokens=20, sampling=Sampling(temperature=1), seed=3),
+        Request((0,), max_new_tokens=20, sampling=SamplingParams(temperature=0), seed=1),
+        Request((1,), max_new_tokens=20, sampling=SamplingParams(temperature=0), seed=2),
+        Request((2,), max_new_tokens=20, sampling=SamplingParams(temperature=1), seed=3),
     ]
     together = decoder.generate(requests)
     assert [a.tokens for a in together] == [decoder.generate([r])[0].tokens for r in requests]
@@ -48,7 +48,7 @@ def test_b14_greedy_and_sampled_rows_of_one_batch_answer_as_if_alone(compose, ta
 
 def test_b14_a_tiny_temperature_is_greedy_where_there_is_no_tie(compose, table, strategy):
     target = table(8, seed=7)
-    cold = compose(target, strategy, "mixed", sampling=Sampling(temperature=1e-6)).generate([[1]], max_new_tokens=20)[0]
+    cold = compose(target, strategy, "mixed", sampling=SamplingParams(temperature=1e-6)).generate([[1]], max_new_tokens=20)[0]
     assert cold.tokens == compose(target, strategy, "mixed").generate([[1]], max_new_tokens=20)[0].tokens
 
 
@@ -73,7 +73,7 @@ COMBINED = [(name,) for name in OPTIONS] + list(combinations(OPTIONS, 2))
 def test_b16_every_option_alone_and_in_pairs_gives_plain_decodings_seeded_tokens(compose, table, chain_of, matching, part):
     target = table(6, seed=3, stop_ids=(5,))
     for names in COMBINED[part::3]:
-        sampling = Sampling(**{name: OPTIONS[name] for name in names})
+        sampling = SamplingParams(**{name: OPTIONS[name] for name in names})
         plain = compose(target, chain_of(1), "anti", sampling=sampling)
         decoder = compose(target, matching, "mixed", sampling=sampling)
         expected = plain.generate([[1], [2]], max_new_tokens=7, seed=4)
@@ -82,7 +82,7 @@ def test_b16_every_option_alone_and_in_pairs_gives_plain_decodings_seeded_tokens
 
 @pytest.mark.parametrize("names", COMBINED, ids=" ".join)
 def test_b16_every_option_alone_and_in_pairs_keeps_the_law_of_rejection_sampling(compose, table, parts_of, names):
-    sampling = Sampling(**{"temperature": 1.0, **{name: OPTIONS[name] for name in names}})
+    sampling = SamplingParams(**{"temperature": 1.0, **{name: OPTIONS[name] for name in names}})
     drafter = TabularDrafterOptions(vocab=3, random={"order": 2, "seed": 9})
     for parts in (
         parts_of(Chain, ChainOptions(length=2, draw="sampled"), ChainRule),

@@ -11,7 +11,7 @@ from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.interfaces.declarations import Features
 from specdec.nn.tree_mask import RowNodes, additive, tree_mask, tree_positions
 from specdec.sampling.distribution import draft_probs
-from specdec.sampling.params import Sampling
+from specdec.sampling.params import SamplingParams
 from specdec.tree_builders.dynamic import Dynamic, DynamicOptions
 from specdec.tree_builders.fixed import Fixed, FixedOptions
 from specdec.tree_builders.sampled import Sampled, SampledOptions
@@ -139,7 +139,7 @@ WIDE = {
 @pytest.mark.parametrize("name", WIDE)
 def test_b53_a_drafter_of_fewer_tokens_than_children_gives_each_of_its_tokens_once(compose, table, parts_of, watched, name):
     target = watched(table(16, seed=1))
-    sampling = Sampling(temperature=1.0, top_k=8)
+    sampling = SamplingParams(temperature=1.0, top_k=8)
     decoder = compose(target, parts_of(*WIDE[name]), SMALL, sampling=sampling)
     run = decoder.start([Request((1,), max_new_tokens=5)])
     decoder.step(run)
@@ -155,7 +155,7 @@ def test_b53_a_drafter_of_fewer_tokens_than_children_gives_each_of_its_tokens_on
 
 def test_b53_top_k_beyond_the_drafters_vocabulary_keeps_all_of_it():
     logits = torch.tensor([SMALL.rows["*"]], dtype=torch.float64).log()
-    q = draft_probs(logits, torch.tensor(SMALL.target_ids), 16, Sampling(top_k=8).draft_cuts)[0]
+    q = draft_probs(logits, torch.tensor(SMALL.target_ids), 16, SamplingParams(top_k=8).draft_truncation)[0]
     assert {int(i): pytest.approx(float(q[i])) for i in q.nonzero()} == {3: 0.4, 9: 0.3, 0: 0.2, 15: 0.1}
 
 

@@ -8,7 +8,7 @@ from specdec.drafters.vocabulary import check_vocabularies
 from specdec.errors import TargetMismatch
 from specdec.interfaces.parts import BuildTools, TextCodec
 from specdec.losslessness.exact.enumeration import prove_step
-from specdec.sampling.params import Sampling
+from specdec.sampling.params import SamplingParams
 from specdec.tree_builders.chain import Chain, ChainOptions
 from specdec.tree_builders.fixed import Fixed, FixedOptions
 from specdec.tree_builders.sampled import Sampled, SampledOptions
@@ -35,7 +35,7 @@ def test_b61_a_drafter_of_fewer_tokens_keeps_the_law_of_the_larger_target(compos
     drafter = (
         TabularDrafterOptions(vocab=12, random={"seed": 2}) if source == "table" else drafter_of(target, table(12, seed=2))
     )
-    decoder = compose(target, parts_of(*PAIRS[name]), drafter, sampling=Sampling(temperature=1.0))
+    decoder = compose(target, parts_of(*PAIRS[name]), drafter, sampling=SamplingParams(temperature=1.0))
     assert prove_step(decoder, (0, 1), depth=1).holds
 
 
@@ -44,7 +44,7 @@ def test_b61_the_target_still_emits_the_tokens_that_the_drafter_lacks(compose, t
     rows = {"*": [0.02] * 12 + [0.19] * 4}
     target = watched(table(16, rows=rows))
     drafter = drafter_of(target, table(12, seed=2))
-    decoder = compose(target, parts_of(*PAIRS[name]), drafter, sampling=Sampling(temperature=1.0))
+    decoder = compose(target, parts_of(*PAIRS[name]), drafter, sampling=SamplingParams(temperature=1.0))
     answer = decoder.generate([[13, 1]], max_new_tokens=60)[0]
     assert {12, 13, 14, 15} <= set(answer.tokens)
     drafted = {token for trees in target.trees for tree in trees for token in tree.tokens[1:]}
@@ -55,7 +55,7 @@ def test_b61_the_target_still_emits_the_tokens_that_the_drafter_lacks(compose, t
 def test_b61_a_drafter_of_more_tokens_never_proposes_one_that_the_target_lacks(compose, table, parts_of, watched, name):
     target = watched(table(8, seed=1))
     drafter = drafter_of(target, table(16, rows={"*": [0.01] * 8 + [0.115] * 8}))
-    decoder = compose(target, parts_of(*PAIRS[name]), drafter, sampling=Sampling(temperature=1.0))
+    decoder = compose(target, parts_of(*PAIRS[name]), drafter, sampling=SamplingParams(temperature=1.0))
     assert len(decoder.generate([[1]], max_new_tokens=40)[0].tokens) == 40
     assert prove_step(decoder, (0, 1), depth=1).holds
 

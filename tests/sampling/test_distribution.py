@@ -18,9 +18,9 @@ from transformers import (
 
 from specdec.errors import NumericsError, SpecError
 from specdec.sampling import distribution
-from specdec.sampling.distribution import TokenDist, cut, draft_probs, from_dense, point_mass
-from specdec.sampling.logits_warper import Warp
-from specdec.sampling.params import Cuts, Sampling
+from specdec.sampling.distribution import TokenDist, draft_probs, from_dense, point_mass, truncate
+from specdec.sampling.logits_warper import LogitsWarper
+from specdec.sampling.params import SamplingParams, TruncationParams
 from specdec.trees.draft_tree import Draw, TreeSketch
 
 PROPERTIES = settings(max_examples=60, deadline=None)
@@ -127,20 +127,20 @@ def hugging_face(logits, *, temperature=1.0, top_k=None, top_p=None, min_p=None)
 def test_cuts_are_those_of_transformers(seed, temperature, top_k, top_p, min_p):
     logits = random_logits(seed)
     options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-    found = cut(logits, Cuts(**options)).dense(len(logits))
+    found = truncate(logits, TruncationParams(**options)).dense(len(logits))
     assert found.tolist() == pytest.approx(hugging_face(logits, **options).tolist(), abs=1e-12)
 
 
 def test_top_k_keeps_what_is_tied_with_the_last():
-    assert cut(torch.tensor([2.0, 1.0, 1.0, 0.0]), Cuts(temperature=1.0, top_k=2)).ids.tolist() == [0, 1, 2]
+    assert truncate(torch.tensor([2.0, 1.0, 1.0, 0.0]), TruncationParams(temperature=1.0, top_k=2)).ids.tolist() == [0, 1, 2]
 
 
 def test_top_p_takes_the_lower_ids_of_a_tie_at_its_edge():
-    assert cut(torch.zeros(8), Cuts(temperature=1.0, top_p=0.3)).ids.tolist() == [0, 1, 2]
+    assert truncate(torch.zeros(8), TruncationParams(temperature=1.0, top_p=0.3)).ids.tolist() == [0, 1, 2]
 
 
 def test_top_p_always_keeps_the_likeliest():
-    assert cut(torch.tensor([0.0, 3.0]), Cuts(temperature=1.0, top_p=1e-9)).point == 1
+    assert truncate(torch.tensor([0.0, 3.0]), TruncationParams(temperature=1.0, top_p=1e-9)).point == 1
 
 
 @pytest.mark.parametrize("top_p", [0.2, 0.9, 0.999, 0.9999999])
@@ -158,18 +158,24 @@ def test_temperature_zero_is_the_lowest_id_argmax_in_every_type():
     for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
         logits = torch.zeros(50_000, dtype=dtype)
         logits[[31_000, 40_000, 700]] = 2.0
-        assert cut(logits, Cuts(temperature=0.0)).point == 700
+        assert truncate(logits, TruncationParams(temperature=0.0)).point == 700
 
 
 @pytest.mark.parametrize(
     "cuts",
-    [Cuts(temperature=0.0), Cuts(temperature=1.0), Cuts(top_k=2), Cuts(top_p=0.5), Cuts(min_p=0.5)],
+    [
+        TruncationParams(temperature=0.0),
+        TruncationParams(temperature=1.0),
+        TruncationParams(top_k=2),
+        TruncationParams(top_p=0.5),
+        TruncationParams(min_p=0.5),
+    ],
     ids=lambda cuts: str(cuts.model_dump(exclude_none=True)),
 )
 @pytest.mark.parametrize("bad", [[math.nan, 0.0, 1.0], [-math.inf] * 3])
 def test_logits_that_are_no_law_are_a_numerics_error(cuts, bad):
     with pytest.raises(NumericsError):
-        cut(torch.tensor(bad), cuts)
+        truncate(torch.tensor(bad), cuts)
 
 
 @pytest.mark.parametrize(
@@ -184,28 +190,38 @@ def test_logits_that_are_no_law_are_a_numerics_error(cuts, bad):
     ],
 )
 def test_an_unset_temperature_is_greedy_only_when_nothing_is_cut(given_options, temperature):
-    assert Sampling(**given_options).temperature == temperature
+    assert SamplingParams(**given_options).temperature == temperature
 
 
 @pytest.mark.parametrize("temperature", [1e-320, 5e-324, 1e-300, 9e-7])
 def test_a_temperature_that_is_all_but_zero_is_refused_and_zero_named(temperature):
     with pytest.raises(ValidationError, match="expected 0, which is greedy, or at least 1e-06"):
-        Sampling(temperature=temperature)
+        SamplingParams(temperature=temperature)
     with pytest.raises(ValidationError, match="which is greedy"):
-        Cuts(temperature=temperature, top_k=3)
+        TruncationParams(temperature=temperature, top_k=3)
 
 
 def test_drafts_are_drawn_with_the_target_s_cuts_and_temperature_one_for_zero():
-    assert Sampling().draft_cuts == Cuts(temperature=1.0)
-    assert Sampling(temperature=0.4, top_p=0.9).draft_cuts == Cuts(temperature=0.4, top_p=0.9)
-    assert Sampling(draft=Cuts(temperature=2.0)).draft_cuts == Cuts(temperature=2.0)
+    assert SamplingParams().draft_truncation == TruncationParams(temperature=1.0)
+    assert SamplingParams(temperature=0.4, top_p=0.9).draft_truncation == TruncationParams(temperature=0.4, top_p=0.9)
+    assert SamplingParams(draft=TruncationParams(temperature=2.0)).draft_truncation == TruncationParams(temperature=2.0)
 
 
 # --- drafts
 
 
 @PROPERTIES
-@given(seeds, st.sampled_from([Cuts(temperature=1.0), Cuts(temperature=0.5, top_k=3), Cuts(top_p=0.7), Cuts(temperature=0.0)]))
+@given(
+    seeds,
+    st.sampled_from(
+        [
+            TruncationParams(temperature=1.0),
+            TruncationParams(temperature=0.5, top_k=3),
+            TruncationParams(top_p=0.7),
+            TruncationParams(temperature=0.0),
+        ]
+    ),
+)
 def test_q_is_the_cut_law_in_target_ids_and_zero_elsewhere(seed, cuts):
     logits = torch.stack([random_logits(seed, size=5), random_logits(seed + 1, size=5)])
     target_ids = torch.tensor([8, 2, 0, 5, 11])
@@ -213,7 +229,7 @@ def test_q_is_the_cut_law_in_target_ids_and_zero_elsewhere(seed, cuts):
     assert q.shape == (2, 12)
     assert q.sum(-1).tolist() == pytest.approx([1, 1])
     for row, law in zip(logits, q, strict=True):
-        dist = cut(row, cuts)
+        dist = truncate(row, cuts)
         assert [law[token].item() for token in target_ids.tolist()] == pytest.approx(dist.dense(5).tolist())
     assert torch.equal(draft_probs(logits, None, 5, cuts), q[:, target_ids])
     assert draft_probs(logits, None, 9, cuts)[:, 5:].sum() == 0
@@ -236,8 +252,8 @@ PREFIX = [1, 9, 9, 2]
 
 def test_penalties_see_each_node_s_own_path():
     tree, logits = tree_and_logits(0)
-    sampling = Sampling(temperature=1.0, repetition_penalty=1.5, presence_penalty=0.5, frequency_penalty=0.25)
-    p = Warp(sampling, prompt_length=3, stop_ids=frozenset()).dists(logits, PREFIX, tree)
+    sampling = SamplingParams(temperature=1.0, repetition_penalty=1.5, presence_penalty=0.5, frequency_penalty=0.25)
+    p = LogitsWarper(sampling, prompt_length=3, stop_ids=frozenset()).target_probs(logits, PREFIX, tree)
     for node in range(len(tree)):
         tokens = PREFIX + tree.path_tokens(node)
         scores = RepetitionPenaltyLogitsProcessor(1.5)(torch.tensor([tokens]), logits[node][None].clone())[0]
@@ -249,11 +265,11 @@ def test_penalties_see_each_node_s_own_path():
 
 def test_a_tree_s_rows_are_those_of_one_token_at_a_time():
     tree, logits = tree_and_logits(4)
-    sampling = Sampling(temperature=0.8, top_p=0.9, repetition_penalty=1.3, logit_bias={3: 2.0}, min_new_tokens=3)
-    warp = Warp(sampling, prompt_length=3, stop_ids=frozenset({7}))
-    p = warp.dists(logits, PREFIX, tree)
+    sampling = SamplingParams(temperature=0.8, top_p=0.9, repetition_penalty=1.3, logit_bias={3: 2.0}, min_new_tokens=3)
+    warper = LogitsWarper(sampling, prompt_length=3, stop_ids=frozenset({7}))
+    p = warper.target_probs(logits, PREFIX, tree)
     for node in range(len(tree)):
-        alone = warp.row(logits[node], PREFIX + tree.path_tokens(node))
+        alone = warper.row(logits[node], PREFIX + tree.path_tokens(node))
         assert torch.equal(p.row(node).ids, alone.ids)
         assert torch.equal(p.row(node).probs, alone.probs)
         assert p.row(node) is p.row(node)
@@ -261,8 +277,8 @@ def test_a_tree_s_rows_are_those_of_one_token_at_a_time():
 
 def test_no_stop_before_the_least_number_of_new_tokens():
     tree, logits = tree_and_logits(1)
-    warp = Warp(Sampling(temperature=1.0, min_new_tokens=3), prompt_length=3, stop_ids=frozenset({7}))
-    p = warp.dists(logits, PREFIX, tree)
+    warper = LogitsWarper(SamplingParams(temperature=1.0, min_new_tokens=3), prompt_length=3, stop_ids=frozenset({7}))
+    p = warper.target_probs(logits, PREFIX, tree)
     generated = [1 + depth for depth in tree.depths]
     assert [p.row(node).prob(7) > 0 for node in range(len(tree))] == [count >= 3 for count in generated]
 
@@ -270,8 +286,8 @@ def test_no_stop_before_the_least_number_of_new_tokens():
 def test_below_a_stop_token_nothing_is_computed():
     tree, logits = tree_and_logits(1)
     logits[1] = float("nan")
-    for sampling in (Sampling(temperature=1.0), Sampling(temperature=1.0, repetition_penalty=2.0)):
-        p = Warp(sampling, prompt_length=3, stop_ids=frozenset({5})).dists(logits, PREFIX, tree)
+    for sampling in (SamplingParams(temperature=1.0), SamplingParams(temperature=1.0, repetition_penalty=2.0)):
+        p = LogitsWarper(sampling, prompt_length=3, stop_ids=frozenset({5})).target_probs(logits, PREFIX, tree)
         assert p.row(1).point == 5
         assert p.row(0).point is None
 
@@ -284,7 +300,9 @@ def test_processors_run_before_temperature_and_raw_logits_stay_as_they_were():
         scores *= 2
         return scores
 
-    p = Warp(Sampling(temperature=0.5), prompt_length=3, stop_ids=frozenset(), processors=[double]).dists(logits, PREFIX, tree)
+    p = LogitsWarper(SamplingParams(temperature=0.5), prompt_length=3, stop_ids=frozenset(), processors=[double]).target_probs(
+        logits, PREFIX, tree
+    )
     assert p.row(1).dense(10).tolist() == pytest.approx((logits[1] * 4).softmax(-1).tolist(), abs=1e-12)
     assert torch.equal(logits, before)
 
@@ -297,7 +315,9 @@ def test_processors_get_the_ids_of_plain_decoding():
         calls.append(input_ids.tolist())
         return scores
 
-    p = Warp(Sampling(temperature=1.0), prompt_length=3, stop_ids=frozenset(), processors=[note]).dists(logits, PREFIX, tree)
+    p = LogitsWarper(SamplingParams(temperature=1.0), prompt_length=3, stop_ids=frozenset(), processors=[note]).target_probs(
+        logits, PREFIX, tree
+    )
     for node in (0, 1, 1, 3):
         p.row(node)
     assert calls == [[PREFIX], [[*PREFIX, 5]], [[*PREFIX, 5, 5]]]
@@ -305,8 +325,8 @@ def test_processors_get_the_ids_of_plain_decoding():
 
 def test_greedy_rows_are_those_of_the_cut():
     tree, logits = tree_and_logits(3)
-    p = Warp(Sampling(), prompt_length=3, stop_ids=frozenset()).dists(logits, PREFIX, tree)
-    assert [p.row(node).point for node in range(len(tree))] == [cut(row, Cuts()).point for row in logits]
+    p = LogitsWarper(SamplingParams(), prompt_length=3, stop_ids=frozenset()).target_probs(logits, PREFIX, tree)
+    assert [p.row(node).point for node in range(len(tree))] == [truncate(row, TruncationParams()).point for row in logits]
 
 
 def test_choosing_needs_no_coin_for_a_point_mass():
@@ -322,9 +342,9 @@ def test_choosing_needs_no_coin_for_a_point_mass():
 
 @pytest.mark.parametrize("answer", [None, torch.zeros(5), torch.zeros(1, 4)])
 def test_a_processor_that_returns_no_scores_is_named(answer):
-    warp = Warp(Sampling(), prompt_length=1, stop_ids=frozenset(), processors=[lambda ids, scores: answer])
+    warper = LogitsWarper(SamplingParams(), prompt_length=1, stop_ids=frozenset(), processors=[lambda ids, scores: answer])
     with pytest.raises(SpecError, match=r"logits processor .* expected the scores, a tensor \(1, 5\)"):
-        warp.row(torch.zeros(5), [0, 1])
+        warper.row(torch.zeros(5), [0, 1])
 
 
 WRONG_SCORES = {
@@ -339,19 +359,19 @@ WRONG_SCORES = {
 
 @pytest.mark.parametrize(("processor", "message"), WRONG_SCORES.values(), ids=WRONG_SCORES.keys())
 def test_a_processor_that_answers_wrongly_is_named(processor, message):
-    warp = Warp(Sampling(), prompt_length=1, stop_ids=frozenset(), processors=[processor])
+    warper = LogitsWarper(SamplingParams(), prompt_length=1, stop_ids=frozenset(), processors=[processor])
     with pytest.raises(SpecError, match=f"logits processor <lambda> .*{message}"):
-        warp.row(torch.zeros(5), [1])
+        warper.row(torch.zeros(5), [1])
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 1.0}, {"top_k": 2}, {"top_p": 0.5}, {"min_p": 0.1}], ids=str)
 @pytest.mark.parametrize("value", [math.nan, -math.inf])
 def test_a_row_that_is_no_law_is_refused_in_the_same_words_at_any_temperature(options, value):
-    warp = Warp(Sampling(**options), prompt_length=1, stop_ids=frozenset())
+    warper = LogitsWarper(SamplingParams(**options), prompt_length=1, stop_ids=frozenset())
     tree = TreeSketch(1, 0).freeze(Draw.DETERMINISTIC)
     for row in (
-        lambda: warp.row(torch.full((5,), value), [1]),
-        lambda: warp.dists(torch.full((1, 5), value), [1], tree).row(0),
+        lambda: warper.row(torch.full((5,), value), [1]),
+        lambda: warper.target_probs(torch.full((1, 5), value), [1], tree).row(0),
     ):
         with pytest.raises(NumericsError, match=r"^a row of logits has NaN or no finite value: every token is forbidden$"):
             row()

@@ -8,7 +8,7 @@ from specdec.drafters.tabular import Tabular as TabularDrafter
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.interfaces.parts import BuildTools, PartOptions, TreeBuilder, Verifier
 from specdec.interfaces.probability_table import RandomRows
-from specdec.sampling.params import Sampling
+from specdec.sampling.params import SamplingParams
 from specdec.targets.tabular import Tabular as TabularTarget
 from specdec.targets.tabular import TabularTargetOptions
 
@@ -47,7 +47,7 @@ def tabular_decoder(
     builder_options: PartOptions,
     verifier: type[Verifier],
     *,
-    sampling: Sampling | None = None,
+    sampling: SamplingParams | None = None,
 ) -> Decoder:
     """A decoder of these parts on the case's models; unlike compose it does not ask whether they fit together."""
     target = TabularTarget(case.target)
@@ -63,5 +63,5 @@ def tabular_decoder(
             builder=builder.declares(builder_options),
             verifier=verifier.declares(verifier_options),
         ),
-        sampling=sampling if sampling is not None else Sampling(temperature=1.0),
+        sampling=sampling if sampling is not None else SamplingParams(temperature=1.0),
     )

@@ -7,13 +7,13 @@ from transformers import BloomConfig, LlamaConfig
 import specdec
 from specdec.errors import NumericsError, TargetMismatch
 from specdec.interfaces.parts import BuildTools
-from specdec.sampling.params import Sampling
+from specdec.sampling.params import SamplingParams
 from specdec.targets.assembly import RunSettings, assemble
 from specdec.targets.builtin import BuiltinOptions, BuiltinTarget
 from specdec.targets.huggingface import HuggingFaceOptions, HuggingFaceTarget
 
-WARPED = Sampling(temperature=1.0, top_p=0.95)
-COOL = Sampling(temperature=0.3, top_p=0.95)
+WARPED = SamplingParams(temperature=1.0, top_p=0.95)
+COOL = SamplingParams(temperature=0.3, top_p=0.95)
 NGRAM = {"name": "tree", "drafter": {"use": "ngram", "min_confidence": 0.0}, "verifier": {"use": "match"}}
 WIDE = {**NGRAM, "tree": {"use": "dynamic", "width": 4, "depth": 6, "nodes": 24}}
 EAGLE = {
@@ -51,7 +51,7 @@ def tiny_target(make_model):
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("sampling", [Sampling(), COOL], ids=["greedy", "warped"])
+@pytest.mark.parametrize("sampling", [SamplingParams(), COOL], ids=["greedy", "warped"])
 def test_a_tiny_model_in_bfloat16_answers_as_plain_decoding_does(sampling, batch, tiny_target, prompt):
     prompts = [prompt(length, seed=length) * 2 for length in (5, 9, 3)]
     expected, _ = ids(specdec.load("plain", target=tiny_target), prompts, sampling, 1, 24)
@@ -65,7 +65,7 @@ def test_the_embedded_model_in_bfloat16_answers_through_eagle_as_plain_decoding_
     try:
         target = BuiltinTarget.build(BuiltinOptions(bitwise=True), BuildTools())
         prompts = [target.codec.encode(text) for text in ("The capital of France is", "One, two, three, four,")]
-        for sampling in (Sampling(), WARPED):
+        for sampling in (SamplingParams(), WARPED):
             expected, _ = ids(specdec.load("plain", target=target), prompts, sampling, 2, 8)
             got, accepted = ids(specdec.load(EAGLE, target=target), prompts, sampling, 2, 8)
             assert got == expected

@@ -2,8 +2,8 @@
 
 import pytest
 
-from specdec.sampling.logits_warper import Warp
-from specdec.sampling.params import Sampling
+from specdec.sampling.logits_warper import LogitsWarper
+from specdec.sampling.params import SamplingParams
 from specdec.trace.recorder import drafter_names
 from specdec.trace.steps import Ending
 
@@ -31,7 +31,7 @@ def test_a_path_is_the_emitted_tokens_and_the_next_one(traced, strategy):
 def test_p_is_the_targets_where_the_verifier_looked_and_missing_elsewhere(traced, strategy, table, next_logits):
     target = table(8)
     trace, _ = traced(strategy, target=target, **HOT)
-    warp, told = Warp(Sampling(temperature=1.0), prompt_length=2, stop_ids=frozenset()), next_logits(target)
+    warper, told = LogitsWarper(SamplingParams(temperature=1.0), prompt_length=2, stop_ids=frozenset()), next_logits(target)
     sequence = [1, 2, trace.steps[0].tokens[0]]
     for step in trace.steps[:6]:
         for node in range(1, len(step.tokens)):
@@ -41,9 +41,9 @@ def test_p_is_the_targets_where_the_verifier_looked_and_missing_elsewhere(traced
                 continue
             above = step.path[: step.path.index(parent) + 1] if parent else ()
             tokens = [*sequence, *(step.tokens[n] for n in above)]
-            assert step.p[node] == pytest.approx(warp.row(told(tokens), tokens).prob(step.tokens[node]), abs=1e-12)
+            assert step.p[node] == pytest.approx(warper.row(told(tokens), tokens).prob(step.tokens[node]), abs=1e-12)
         tokens = [*sequence, *(step.tokens[n] for n in step.path)]
-        assert step.next_p == pytest.approx(warp.row(told(tokens), tokens).prob(step.next_token), abs=1e-12)
+        assert step.next_p == pytest.approx(warper.row(told(tokens), tokens).prob(step.next_token), abs=1e-12)
         sequence += step.emitted
 
 

@@ -5,7 +5,7 @@ from typer.testing import CliRunner
 
 from specdec.cli import app
 from specdec.errors import SpecError, TargetMismatch
-from specdec.sampling.params import Sampling
+from specdec.sampling.params import SamplingParams
 from specdec.training.synthetic_prompts import BARREN, invent, user_opening
 
 SETTINGS = {"max_new_tokens": 6, "batch": 4, "seed": 5}
@@ -49,7 +49,7 @@ def test_questions_are_what_the_target_writes_after_the_opening_and_do_not_repea
     assert len(set(texts)) == len(texts) == 10
     assert [line["seed"] for line in found] == sorted({line["seed"] for line in found})
     for line in found:
-        (alone,) = decoder.generate([[1]], max_new_tokens=6, sampling=Sampling(temperature=1.0), seed=line["seed"])
+        (alone,) = decoder.generate([[1]], max_new_tokens=6, sampling=SamplingParams(temperature=1.0), seed=line["seed"])
         assert line["messages"] == [{"role": "user", "content": alone.text.strip()}]
         assert alone.finish_reason == "stop"
 

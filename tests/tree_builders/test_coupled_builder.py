@@ -15,8 +15,8 @@ from specdec.interfaces.parts import BuildTools, PartOptions
 from specdec.losslessness.exact.acceptance_bound import coupled_acceptance
 from specdec.losslessness.exact.enumeration import prove_run, prove_step
 from specdec.sampling.enumeration import outcomes
-from specdec.sampling.logits_warper import Warp
-from specdec.sampling.params import Sampling
+from specdec.sampling.logits_warper import LogitsWarper
+from specdec.sampling.params import SamplingParams
 from specdec.sampling.rng import TargetRng, seeded
 from specdec.targets.tabular import TabularTargetOptions
 from specdec.tree_builders.chain import Chain, ChainOptions
@@ -72,7 +72,7 @@ def test_at_temperature_zero_the_children_are_the_likeliest(growth, random_rows)
     law = random_rows(5, 3)
     tree = growth(law, 5)(coupled(widths=[2]), answer="distributions")
     assert [tree.tokens[n] for n in tree.children[0]] == sorted(range(5), key=lambda t: -law(())[t])[:2]
-    greedy = Sampling(temperature=0.0)
+    greedy = SamplingParams(temperature=0.0)
     proof = prove_step(decoder_on(P, P, sampling=greedy, widths=(1, 1)), (0, 0), depth=2)
     assert proof.holds
     assert decoder_on(P, P, sampling=greedy, widths=(1, 1)).generate([[0]], max_new_tokens=7)[0].tau == 3.0
@@ -88,7 +88,7 @@ def test_nothing_follows_a_stop_token_and_the_budget_is_kept(growth, random_rows
 @pytest.mark.parametrize("widths", [(1, 1, 1), (2, 1), (3,)])
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0, 1.6])
 def test_seeded_tokens_are_those_of_plain_decoding(table, compose, parts_of, widths, temperature):
-    sampling = Sampling(temperature=temperature)
+    sampling = SamplingParams(temperature=temperature)
     parts = parts_of(Coupled, CoupledOptions(widths=widths), Match)
     drafter = TabularDrafterOptions(vocab=8, random={"order": 1, "seed": 9})
     decoder = compose(table(), parts, drafter, sampling=sampling)
@@ -106,7 +106,7 @@ def test_where_q_is_p_every_draft_is_accepted_at_any_temperature(table, compose,
             table(),
             parts_of(Coupled, CoupledOptions(widths=(1,) * 4), Match),
             "oracle",
-            sampling=Sampling(temperature=temperature),
+            sampling=SamplingParams(temperature=temperature),
         )
         assert decoder.generate([[1, 2]], max_new_tokens=21, seed=4)[0].tau == 5.0
 
@@ -176,9 +176,9 @@ def test_for_every_table_of_draws_and_every_tree_match_emits_the_table_s_own_pat
     tables = [dict(zip(prefixes, values, strict=True)) for values in itertools.product((0, 1), repeat=len(prefixes))]
     trees = [grown(shape) for shape in every_tree(2)]
     assert (len(trees), len(tables)) == (61, 128)
-    warp = Warp(Sampling(temperature=1.0), prompt_length=1, stop_ids=frozenset())
+    warper = LogitsWarper(SamplingParams(temperature=1.0), prompt_length=1, stop_ids=frozenset())
     for tree in trees:
-        p = warp.dists(torch.zeros(len(tree), 2), [0], tree)
+        p = warper.target_probs(torch.zeros(len(tree), 2), [0], tree)
         for table in tables:
             rng = Table(table, tree)
             verdict = Match().verify(tree, p, rng)

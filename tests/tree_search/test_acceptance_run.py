@@ -6,7 +6,7 @@ from specdec.drafters.ngram import NgramDrafter, NgramOptions
 from specdec.errors import SpecError
 from specdec.performance.acceptance_profile import replay
 from specdec.sampling.keyed_noise import request_key
-from specdec.sampling.params import Sampling
+from specdec.sampling.params import SamplingParams
 from specdec.tree_builders.chain import Chain, ChainOptions
 from specdec.tree_builders.dynamic import Dynamic, DynamicOptions
 from specdec.tree_builders.fixed import Fixed, FixedOptions
@@ -28,7 +28,7 @@ def measure(decoder, plan=PLAN):
 def decoder(table, parts_of, compose):
     def make(paths=((0,),), *, temperature=0.0, builder=None, options=None, verifier=Match):
         parts = parts_of(builder or Fixed, options or FixedOptions(paths=paths), verifier)
-        return compose(table(8, seed=3), parts, "mixed", sampling=Sampling(temperature=temperature))
+        return compose(table(8, seed=3), parts, "mixed", sampling=SamplingParams(temperature=temperature))
 
     return make
 
@@ -85,7 +85,7 @@ def test_what_a_drafter_of_candidates_offers_is_what_decoding_drafts(table, part
 def test_a_drafter_that_is_the_target_is_calibrated(table, parts_of, compose):
     target = table(6, seed=1, sharpness=2.0)
     parts = parts_of(Chain, ChainOptions(length=2), Match)
-    decoder = compose(target, parts, "oracle", sampling=Sampling(temperature=1.0))
+    decoder = compose(target, parts, "oracle", sampling=SamplingParams(temperature=1.0))
     plan = AcceptancePlan(max_new_tokens=80, width=6, depth=2)
     for bin_ in measure(decoder, plan).calibration:
         error = (bin_.probability * (1 - bin_.probability) / bin_.tested) ** 0.5

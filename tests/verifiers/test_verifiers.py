@@ -13,8 +13,8 @@ from specdec.interfaces.declarations import Shape
 from specdec.interfaces.parts import PartOptions
 from specdec.sampling.distribution import TokenDist
 from specdec.sampling.enumeration import outcomes
-from specdec.sampling.logits_warper import Warp
-from specdec.sampling.params import Sampling
+from specdec.sampling.logits_warper import LogitsWarper
+from specdec.sampling.params import SamplingParams
 from specdec.sampling.rng import RequestRng, SeededDraftRng, TargetRng, seeded
 from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch, root_only
 from specdec.verifiers.chain import Chain
@@ -28,16 +28,16 @@ RULES = (Match, PointMass, Chain, MultiRound)
 
 
 class Rows:
-    """p by node, as TargetDists gives it, recording what was looked at."""
+    """p by node, as TargetProbs gives it, recording what was looked at."""
 
     def __init__(self, rows):
         logits = torch.tensor(rows, dtype=torch.float64).log()
         self.asked: list[int] = []
-        self.warp = Warp(Sampling(temperature=1.0), prompt_length=1, stop_ids=frozenset())
+        self.warper = LogitsWarper(SamplingParams(temperature=1.0), prompt_length=1, stop_ids=frozenset())
         self.logits = logits
 
-    def dists(self, tree):
-        return self.warp.dists(self.logits, [0], tree)
+    def target_probs(self, tree):
+        return self.warper.target_probs(self.logits, [0], tree)
 
 
 class Scripted(TargetRng):
@@ -163,7 +163,7 @@ def test_a_rule_agrees_with_its_twin_in_fractions_on_the_same_coins(rule, data):
     tree, p_rows, q_rows = data.draw(drafts(chain=rule is Chain))
     rng = data.draw(coin_lists)
     rng = Scripted(rng)
-    verdict = rule().verify(tree, Rows([[float(x) for x in row] for row in p_rows]).dists(tree), rng)
+    verdict = rule().verify(tree, Rows([[float(x) for x in row] for row in p_rows]).target_probs(tree), rng)
     path, token = naive(rule, tree, p_rows, q_rows, iter(rng))
     assert (list(verdict.path), verdict.next_token) == (path, token)
     last = path[-1] if path else 0
@@ -177,7 +177,7 @@ def test_a_rule_agrees_with_its_twin_in_fractions_on_the_same_coins(rule, data):
 def test_at_temperature_zero_every_rule_is_greedy_matching(rule, data):
     tree, p_rows, _ = data.draw(drafts(chain=rule is Chain))
     logits = torch.tensor([[float(x) for x in row] for row in p_rows], dtype=torch.float64).log()
-    p = Warp(Sampling(temperature=0.0), prompt_length=1, stop_ids=frozenset()).dists(logits, [0], tree)
+    p = LogitsWarper(SamplingParams(temperature=0.0), prompt_length=1, stop_ids=frozenset()).target_probs(logits, [0], tree)
     verdict = rule().verify(tree, p, seeded(data.draw(st.integers(0, 1000))).target)
     node, path = 0, []
     while True:
@@ -201,9 +201,9 @@ def test_only_rows_on_the_path_are_read_and_in_path_order(rule, data):
         seen.append(input_ids[0, 1:].tolist())
         return scores
 
-    warp = Warp(Sampling(temperature=1.0), prompt_length=1, stop_ids=frozenset(), processors=[processor])
+    warper = LogitsWarper(SamplingParams(temperature=1.0), prompt_length=1, stop_ids=frozenset(), processors=[processor])
     logits = torch.tensor([[float(x) for x in row] for row in p_rows], dtype=torch.float64).log()
-    verdict = rule().verify(tree, warp.dists(logits, [0], tree), seeded(data.draw(st.integers(0, 1000))).target)
+    verdict = rule().verify(tree, warper.target_probs(logits, [0], tree), seeded(data.draw(st.integers(0, 1000))).target)
     assert seen == [tree.path_tokens(node) for node in (0, *verdict.path)]
 
 
@@ -225,7 +225,7 @@ def test_a_rule_refuses_exactly_the_draws_that_it_does_not_declare(rule, kind, t
     tree = tree_of(kind, tokens, EVEN)
     declared = rule.declares(PartOptions())
     fits = kind in declared.accepts and (len(tokens) == 1 or Shape.TREE in declared.shapes)
-    p = Rows([EVEN] * len(tree)).dists(tree)
+    p = Rows([EVEN] * len(tree)).target_probs(tree)
     if fits:
         rule().verify(tree, p, seeded(1).target)
         return
@@ -238,13 +238,13 @@ def test_a_rule_refuses_exactly_the_draws_that_it_does_not_declare(rule, kind, t
 def test_a_draft_that_its_own_q_rules_out_is_a_numerics_error(rule, bad):
     tree = tree_of(Draw.IID, (1,), [0.5, bad, 0.5, 0.0])
     with pytest.raises(NumericsError, match=r"node 1: token 1"):
-        rule().verify(tree, Rows([EVEN, EVEN]).dists(tree), seeded(1).target)
+        rule().verify(tree, Rows([EVEN, EVEN]).target_probs(tree), seeded(1).target)
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_without_a_draft_every_rule_draws_from_the_target(rule):
     tree = root_only(0, ROOT_POSITION)
-    law = outcomes(lambda rng: rule().verify(tree, Rows([[0.1, 0.2, 0.3, 0.4]]).dists(tree), rng.target))
+    law = outcomes(lambda rng: rule().verify(tree, Rows([[0.1, 0.2, 0.3, 0.4]]).target_probs(tree), rng.target))
     assert {verdict.next_token: mass for verdict, mass in law.items()} == pytest.approx({0: 0.1, 1: 0.2, 2: 0.3, 3: 0.4})
     assert all(verdict.all_accepted and not verdict.path for verdict in law)
 
@@ -266,7 +266,7 @@ class Unlucky(TargetRng):
 def test_an_empty_residual_falls_back_to_the_target_and_is_counted(rule):
     """p = q: a rejection can only be a matter of rounding."""
     tree = tree_of(Draw.IID, (1,), EVEN)
-    p = Rows([EVEN, EVEN]).dists(tree)
+    p = Rows([EVEN, EVEN]).target_probs(tree)
     verdict = rule().verify(tree, p, Unlucky())
     assert verdict.next_token == 0
     assert p.fallbacks == 1
@@ -275,7 +275,7 @@ def test_an_empty_residual_falls_back_to_the_target_and_is_counted(rule):
 def test_scouts_are_never_verified():
     tree = replace(tree_of(Draw.DETERMINISTIC, (1, 2)), scouts=frozenset({1}))
     for rule in (Match, PointMass):
-        law = outcomes(lambda rng, rule=rule: rule().verify(tree, Rows([EVEN] * 3).dists(tree), rng.target))
+        law = outcomes(lambda rng, rule=rule: rule().verify(tree, Rows([EVEN] * 3).target_probs(tree), rng.target))
         assert all(1 not in verdict.path for verdict in law)
 
 
@@ -292,8 +292,8 @@ def test_match_follows_the_noise_of_plain_decoding_for_every_tree():
         plain = plain_tokens(p_after, rng.target, 3)
         tree = drawn_tree(SeededDraftRng(seed))
         logits = torch.stack([p_after([0, *tree.path_tokens(node)]).log() for node in range(len(tree))])
-        warp = Warp(Sampling(temperature=1.0), prompt_length=1, stop_ids=frozenset())
-        verdict = Match().verify(tree, warp.dists(logits, [0], tree), seeded(seed).target)
+        warper = LogitsWarper(SamplingParams(temperature=1.0), prompt_length=1, stop_ids=frozenset())
+        verdict = Match().verify(tree, warper.target_probs(logits, [0], tree), seeded(seed).target)
         emitted = [*(tree.tokens[node] for node in verdict.path), verdict.next_token]
         assert emitted == plain[: len(emitted)]
 

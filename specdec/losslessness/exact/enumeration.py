@@ -22,8 +22,8 @@ from specdec.losslessness.exact.checked_rng import Probe, law_of
 from specdec.losslessness.exact.distance import Emission, ExactProof, NextLaw, prove
 from specdec.losslessness.exact.guards import blamed, check_verdict
 from specdec.losslessness.exact.shared_noise import Witness, check_run, check_step, shares_noise
-from specdec.sampling.logits_warper import Warp
-from specdec.sampling.params import Sampling
+from specdec.sampling.logits_warper import LogitsWarper
+from specdec.sampling.params import SamplingParams
 from specdec.sampling.rng import RequestRng
 from specdec.trees.draft_tree import DraftTree
 
@@ -73,10 +73,10 @@ def prove_run(
     return prove(law, target_law(decoder.target, decoder.sampling, prompt), num_tokens=num_tokens)
 
 
-def target_law(target: Target, sampling: Sampling, prompt: Sequence[int]) -> NextLaw:
+def target_law(target: Target, sampling: SamplingParams, prompt: Sequence[int]) -> NextLaw:
     """The target's warped law after `prompt` and the emitted tokens, from prefills alone: no tree, no cache."""
     vocab_size, stop_ids = target.facts.vocab_size, target.facts.stop_ids
-    warp = Warp(sampling, prompt_length=len(prompt), stop_ids=stop_ids)
+    warper = LogitsWarper(sampling, prompt_length=len(prompt), stop_ids=stop_ids)
 
     @cache
     def next_law(emitted: tuple[int, ...]) -> tuple[float, ...]:
@@ -84,7 +84,7 @@ def target_law(target: Target, sampling: Sampling, prompt: Sequence[int]) -> Nex
             return tuple(float(token == emitted[-1]) for token in range(vocab_size))
         tokens = [*prompt, *emitted]
         logits: Tensor = target.prefill([tokens], Features()).scored[0].logits[0]
-        return tuple(warp.row(logits, tokens).dense(vocab_size).tolist())
+        return tuple(warper.row(logits, tokens).dense(vocab_size).tolist())
 
     return next_law
 
@@ -225,8 +225,8 @@ def _verification(decoder: Decoder, prefix: Sequence[int], tree: DraftTree) -> C
     with blamed(f"the target on a draft of tree '{decoder.builder.name}' and drafter '{decoder.drafter.name}'"):
         state = decoder.target.prefill([prefix[:-1]], Features()).state
         logits = decoder.target.score(state, [tree])[0].logits
-    warp = Warp(decoder.sampling, prompt_length=len(prefix), stop_ids=decoder.target.facts.stop_ids)
-    p = warp.dists(logits, list(prefix), tree)
+    warper = LogitsWarper(decoder.sampling, prompt_length=len(prefix), stop_ids=decoder.target.facts.stop_ids)
+    p = warper.target_probs(logits, list(prefix), tree)
     verifier, vocab_size = decoder.verifier, decoder.target.facts.vocab_size
     coupled = shares_noise(decoder)
 

@@ -14,7 +14,7 @@ from specdec.errors import SpecdecError
 from specdec.interfaces.results import Verdict
 from specdec.losslessness.exact.distance import TOLERANCE
 from specdec.sampling.distribution import TokenDist
-from specdec.sampling.logits_warper import TargetDists
+from specdec.sampling.logits_warper import TargetProbs
 from specdec.sampling.rng import TargetRng
 from specdec.trees.draft_tree import DraftTree, Draw
 
@@ -57,13 +57,13 @@ def shares_noise(decoder: Decoder) -> bool:
     return decoder.declared.builder.draw is Draw.COUPLED
 
 
-def check_step(witness: Witness, tree: DraftTree, p: TargetDists, verdict: Verdict, verifier: str) -> None:
+def check_step(witness: Witness, tree: DraftTree, target_probs: TargetProbs, verdict: Verdict, verifier: str) -> None:
     """Raise NotTheTargetsDraws unless each token of the verdict was drawn at its position from p at its node."""
     nodes = (0, *verdict.path)
     tokens = (*(tree.tokens[node] for node in verdict.path), verdict.next_token)
     for level, (node, token) in enumerate(zip(nodes, tokens, strict=True)):
         position = tree.root_position + 1 + level
-        fault = _fault(witness.choices.get(position), token, p.row(node))
+        fault = _fault(witness.choices.get(position), token, target_probs.row(node))
         if fault is not None:
             raise NotTheTargetsDraws(
                 f"verifier '{verifier}' emits token {token} at node {node} (path {tree.path_tokens(node)}), "

@@ -19,7 +19,7 @@ from specdec.losslessness.exact.shared_noise import NotTheTargetsDraws
 from specdec.losslessness.exact.toy_models import StandIn, stand_in
 from specdec.losslessness.report import Instance, StrategyProof
 from specdec.plugins.registry import Kind
-from specdec.sampling.params import Cuts, Sampling
+from specdec.sampling.params import SamplingParams, TruncationParams
 
 SECONDS = 20.0
 """Time that a proof is cut to, at the nominal rate; on a slower machine it takes longer."""
@@ -48,7 +48,7 @@ def prove_strategy(
 
     A drafter that gives candidates runs itself. One that gives distributions runs itself where it can be built on a table, and
     is replaced by a table beside that, since verification is to be exact for any q. Temperature 0 is proved beside 1.
-    Penalties and cuts stay; a token bias and a minimum length, which name real tokens or count steps, are left out.
+    Penalties and truncation stay; a token bias and a minimum length, which name real tokens or count steps, are left out.
     vocab_size, depth, models: of all stand-ins, levels of their drafts, and how many; None: as the time allows.
     Raises PluginError for a part that fails.
     """
@@ -142,7 +142,7 @@ class _Prover:
             return f"it cannot run on one: {str(error).splitlines()[-1].strip()}"
         return None
 
-    def _samplings(self) -> tuple[Sampling, ...]:
+    def _samplings(self) -> tuple[SamplingParams, ...]:
         own = self.plan.spec.sampling.model_copy(update={"logit_bias": {}, "min_new_tokens": 0})
         return (own,) if own.temperature else (own.model_copy(update={"temperature": 1.0}), own)
 
@@ -195,7 +195,7 @@ class _Prover:
             self.left_out.append("what would have come next: it is refuted already")
         return not self._refuted
 
-    def _items(self, group: Group) -> Iterator[tuple[int, Sampling]]:
+    def _items(self, group: Group) -> Iterator[tuple[int, SamplingParams]]:
         return ((number, sampling) for number in range(group.models) for sampling in self._samplings())
 
     def _proof(self, decoder: Decoder, prefix: tuple[int, ...], steps: int) -> ExactProof:
@@ -203,7 +203,7 @@ class _Prover:
             return prove_step(decoder, prefix, depth=None, deadline=self.deadline)
         return prove_run(decoder, prefix, steps=steps, max_new_tokens=RUN_TOKENS, deadline=self.deadline)
 
-    def _decoder(self, model: StandIn, sampling: Sampling, own: bool) -> Decoder:
+    def _decoder(self, model: StandIn, sampling: SamplingParams, own: bool) -> Decoder:
         """Raises SpecdecError where the parts cannot be built on a table."""
         resolved = {**self.plan.resolved(), "target": model.target, "sampling": _plain(sampling)}
         if not own:
@@ -219,8 +219,8 @@ class _Prover:
             raise PluginError(f"{self.plan.label}: cannot be proved on a table: {error}") from error
 
 
-def _plain(sampling: Sampling) -> dict[str, object]:
+def _plain(sampling: SamplingParams) -> dict[str, object]:
     plain = sampling.model_dump(mode="json", exclude_none=True)
-    if isinstance(sampling.draft, Cuts):
+    if isinstance(sampling.draft, TruncationParams):
         plain["draft"] = sampling.draft.model_dump(mode="json", exclude_none=True)
     return plain

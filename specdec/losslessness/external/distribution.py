@@ -21,7 +21,7 @@ from specdec.losslessness.sampled.statistics import FALSE_ALARM, Floats
 from specdec.losslessness.sampled.verdict import curves, statements, tests, verdict
 from specdec.sampling.distribution import TokenDist
 from specdec.sampling.keyed_noise import mix, uniforms
-from specdec.sampling.logits_warper import Warp
+from specdec.sampling.logits_warper import LogitsWarper
 
 ANSWER_TOKENS = 16
 CALLS = 16
@@ -102,9 +102,11 @@ class _Answers:
         return found
 
     def _judge(self, tokens: Context, first: int, rows: list[Tensor], number: int, *, stop_left_out: bool) -> None:
-        judge = Judge(Warp(self.decoder.sampling, prompt_length=first, stop_ids=frozenset()), mix(self.seed, 72, number))
+        judge = Judge(
+            LogitsWarper(self.decoder.sampling, prompt_length=first, stop_ids=frozenset()), mix(self.seed, 72, number)
+        )
         if stop_left_out:
-            stop = self._drawn_stop(judge.warp.row(rows[-1], tokens[:-1]), mix(self.seed, 74, number))
+            stop = self._drawn_stop(judge.warper.row(rows[-1], tokens[:-1]), mix(self.seed, 74, number))
             tokens = (*tokens[:-1], stop)
         for row, end in zip(rows, range(first, len(tokens)), strict=True):
             law = judge.see(row, tokens[:end], tokens[end], None)

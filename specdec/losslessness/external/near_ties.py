@@ -12,7 +12,7 @@ from specdec.losslessness.runtime.level import LEAST_NOISE, NEAR_TIE
 from specdec.losslessness.runtime.near_ties import Ledger, listed
 from specdec.losslessness.runtime.tree_checks import WIDTHS, wanted_features, width_noise
 from specdec.sampling.keyed_noise import mix
-from specdec.sampling.logits_warper import Warp
+from specdec.sampling.logits_warper import LogitsWarper
 
 ANSWER_TOKENS = 32
 
@@ -37,11 +37,11 @@ def judge_ties(trial: Trial) -> LevelResult:
             found = width_noise(decoder.target, text, len(prompt), wanted_features(decoder.target, ()), widths)
             noise = max(noise, found.logits)
         rows = trial.reference.rows([(text, len(prompt))])[0]
-        warp = Warp(decoder.sampling, prompt_length=len(prompt), stop_ids=frozenset())
+        warper = LogitsWarper(decoder.sampling, prompt_length=len(prompt), stop_ids=frozenset())
         tokens = answered.tokens
         if answered.stop_left_out:
             tokens = (*tokens[:-1], max(sorted(facts.stop_ids), key=lambda stop: float(rows[-1][stop])))
-        ledger.enter(prompt, tokens, list(torch.unbind(rows)), warp)
+        ledger.enter(prompt, tokens, list(torch.unbind(rows)), warper)
         trial.say(f"ledger: {ledger.tokens} tokens")
     return _ledger_verdict(ledger, NEAR_TIE * noise, trial)
 

@@ -25,7 +25,7 @@ from specdec.losslessness.runtime.verdict import judged
 from specdec.losslessness.sampled.recording_drafter import Notes, overheard
 from specdec.plugins.registry import Kind
 from specdec.sampling.keyed_noise import mix
-from specdec.sampling.logits_warper import Warp
+from specdec.sampling.logits_warper import LogitsWarper
 
 NEAR_TIE = 2.0
 """Times the width noise: a gap of more is a fault, whatever the text looks like."""
@@ -109,8 +109,8 @@ class RuntimeProof:
 
     def enter(self, prompt: list[int], tokens: tuple[int, ...]) -> None:
         """Teacher-force one answer."""
-        warp = Warp(self.decoder.sampling, prompt_length=len(prompt), stop_ids=frozenset())
-        self.ledger.enter(prompt, tokens, teacher_force(self.decoder.target, prompt, tokens), warp)
+        warper = LogitsWarper(self.decoder.sampling, prompt_length=len(prompt), stop_ids=frozenset())
+        self.ledger.enter(prompt, tokens, teacher_force(self.decoder.target, prompt, tokens), warper)
 
     def faults(self) -> list[str]:
         """Everything that is no rounding, in words."""

@@ -10,8 +10,8 @@ from torch import Tensor
 from specdec.interfaces.declarations import Features
 from specdec.interfaces.parts import Target
 from specdec.losslessness.runtime.tree_checks import one_by_one
-from specdec.sampling.logits_warper import Warp
-from specdec.sampling.params import Sampling
+from specdec.sampling.logits_warper import LogitsWarper
+from specdec.sampling.params import SamplingParams
 
 LISTED = 50
 """Divergences that are listed one by one."""
@@ -58,12 +58,12 @@ class Ledger:
             counts[name] = counts.get(name, 0) + 1
         return counts
 
-    def enter(self, prompt: Sequence[int], tokens: Sequence[int], rows: Sequence[Tensor], warp: Warp) -> None:
+    def enter(self, prompt: Sequence[int], tokens: Sequence[int], rows: Sequence[Tensor], warper: LogitsWarper) -> None:
         """One answer. rows: [vocab] plain decoding's logits before each token."""
         self.texts += 1
         context = list(prompt)
         for place, (token, row) in enumerate(zip(tokens, rows, strict=True)):
-            scores = (warp.processed(row, context) if warp.depends_on_path else row).double()
+            scores = (warper.processed(row, context) if warper.depends_on_path else row).double()
             best = int(scores.argmax())
             self.tokens += 1
             if token != best:
@@ -82,8 +82,8 @@ def teacher_force(target: Target, prompt: Sequence[int], tokens: Sequence[int]) 
     return [first, *(scored.logits[0] for scored in rest.values())]
 
 
-def greedy(sampling: Sampling) -> Sampling:
-    """The same, at temperature 0 and without the cuts that it makes idle."""
+def greedy(sampling: SamplingParams) -> SamplingParams:
+    """The same, at temperature 0 and without the truncation that it makes idle."""
     return sampling.model_copy(update={"temperature": 0.0, "top_k": None, "top_p": None, "min_p": None})
 
 

@@ -18,9 +18,9 @@ from specdec.losslessness.sampled.evidence import Bets, Evidence, bets
 from specdec.losslessness.sampled.long_runs import RealRow
 from specdec.losslessness.sampled.statistics import Floats
 from specdec.plugins.registry import Kind
-from specdec.sampling.distribution import cut
+from specdec.sampling.distribution import truncate
 from specdec.sampling.keyed_noise import mix, uniforms
-from specdec.sampling.params import Sampling
+from specdec.sampling.params import SamplingParams
 from specdec.targets.tabular import Tabular as TabularTarget
 from specdec.targets.tabular import TabularTargetOptions
 
@@ -42,8 +42,8 @@ MOST_ROWS, LEAST_ENDINGS = 1024, 512
 class RowRuns:
     """A model that is a patchwork of real rows: which row comes next depends on the last few tokens.
 
-    laws: [rows, tokens] p after the strategy's temperature and cuts. index: [tokens ** depth] the row after each ending of a
-    text. starts: for each row, an ending that leads to it.
+    laws: [rows, tokens] after the strategy's temperature and truncation. index: [tokens ** depth] the row after each ending of
+    a text. starts: for each row, an ending that leads to it.
     """
 
     plan: Plan
@@ -66,8 +66,8 @@ class RowRuns:
         endings = list(itertools.product(range(vocab), repeat=self._depth))
         self._index = np.array([mix(self.seed, 21, *ending) % len(rows) for ending in endings])
         sampling = row_sampling(self.plan.spec.sampling)
-        self._laws = np.stack([cut(torch.tensor(row.p).log(), sampling).dense(vocab).numpy() for row in rows])
-        offers = [cut(torch.tensor(row.q).log(), sampling.draft_cuts).dense(vocab).numpy() for row in rows]
+        self._laws = np.stack([truncate(torch.tensor(row.p).log(), sampling).dense(vocab).numpy() for row in rows])
+        offers = [truncate(torch.tensor(row.q).log(), sampling.draft_truncation).dense(vocab).numpy() for row in rows]
         self._bets = [_dense_bets(p, q) for p, q in zip(self._laws, offers, strict=True)]
         keys = {",".join(map(str, ("*", *ending))): rows[row] for ending, row in zip(endings, self._index, strict=True)}
         self._decoder = table_decoder(self.plan, vocab, keys, sampling)
@@ -123,9 +123,9 @@ class RowRuns:
         return before.sum(2), ties.sum(2)
 
 
-def row_sampling(own: Sampling) -> Sampling:
-    """The strategy's temperature and cuts, above 0; what depends on the path or on real ids is left to the long runs."""
-    return Sampling(
+def row_sampling(own: SamplingParams) -> SamplingParams:
+    """The strategy's temperature and truncation, above 0; what depends on the path or on real ids is left to the long runs."""
+    return SamplingParams(
         temperature=own.temperature or 1.0,
         top_k=own.top_k,
         top_p=own.top_p,
@@ -135,7 +135,7 @@ def row_sampling(own: Sampling) -> Sampling:
     )
 
 
-def table_decoder(plan: Plan, vocab: int, rows: dict[str, RealRow], sampling: Sampling, *, start: int = 0) -> Decoder:
+def table_decoder(plan: Plan, vocab: int, rows: dict[str, RealRow], sampling: SamplingParams, *, start: int = 0) -> Decoder:
     """The plan's builder and verifier between a table of p and a table of q; a drafter that drafts nothing stays itself."""
     target = TabularTarget(
         TabularTargetOptions(vocab=vocab, start=start, rows={key: tuple(row.p) for key, row in rows.items()})

@@ -16,9 +16,9 @@ from specdec.losslessness.sampled.cached_rows import row_sampling, table_decoder
 from specdec.losslessness.sampled.long_runs import RealRow
 from specdec.losslessness.sampled.recording_drafter import Context, Notes
 from specdec.losslessness.sampled.statistics import ChiSquare, Floats, chi_square
-from specdec.sampling.distribution import cut
+from specdec.sampling.distribution import truncate
 from specdec.sampling.keyed_noise import mix
-from specdec.sampling.params import Sampling
+from specdec.sampling.params import SamplingParams
 from specdec.trees.draft_tree import TreeSketch
 
 WIDTH = 4
@@ -124,8 +124,8 @@ class _Questions:
         return [None if log is None else log.exp() for log in logs]
 
 
-def _product(rows: dict[Local, RealRow], sampling: Sampling) -> Floats:
-    """[WIDTH ** LENGTH] the product law of the rows after temperature and cuts."""
-    warped = {local: cut(torch.tensor(row.p).log(), sampling).dense(WIDTH).numpy() for local, row in rows.items()}
+def _product(rows: dict[Local, RealRow], sampling: SamplingParams) -> Floats:
+    """[WIDTH ** LENGTH] the product law of the rows after temperature and truncation."""
+    warped = {local: truncate(torch.tensor(row.p).log(), sampling).dense(WIDTH).numpy() for local, row in rows.items()}
     cells = itertools.product(range(WIDTH), repeat=LENGTH)
     return np.array([np.prod([warped[cell[:place]][cell[place]] for place in range(LENGTH)]) for cell in cells])

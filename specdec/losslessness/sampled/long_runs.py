@@ -12,9 +12,9 @@ from specdec.losslessness.reference_model import Reference
 from specdec.losslessness.sampled.evidence import Evidence, bets
 from specdec.losslessness.sampled.recording_drafter import Context, Notes, overheard
 from specdec.losslessness.sampled.statistics import Floats, pit
-from specdec.sampling.distribution import TokenDist, cut
+from specdec.sampling.distribution import TokenDist, truncate
 from specdec.sampling.keyed_noise import mix, uniforms
-from specdec.sampling.logits_warper import Warp
+from specdec.sampling.logits_warper import LogitsWarper
 
 ROW_TOKENS = 32
 """Tokens of a real row that is kept for the runs on memoised rows: the likeliest of p and q together."""
@@ -74,13 +74,15 @@ class LongRuns:
         return judged
 
     def _judge(self, tokens: Context, first: int, logits: Tensor, number: int) -> int:
-        judge = Judge(Warp(self.decoder.sampling, prompt_length=first, stop_ids=frozenset()), mix(self.seed, 12, number))
+        judge = Judge(
+            LogitsWarper(self.decoder.sampling, prompt_length=first, stop_ids=frozenset()), mix(self.seed, 12, number)
+        )
         for place in range(first, len(tokens)):
             context, row = tokens[:place], logits[place - first]
             offered = self._notes.draft_logits(context, row.shape[-1])
             law = judge.see(row, context, tokens[place], None if offered is None else self._drawn(offered))
             if context in self._notes.logits:
-                said = judge.warp.row(self._notes.logits[context].cpu(), context)
+                said = judge.warper.row(self._notes.logits[context].cpu(), context)
                 self.numeric.append(total_variation(law, said, row.shape[-1]))
             (self._undrafted if offered is None else self._drafted).append(_real_row(row, offered))
         judge.hand_in(self.evidence)
@@ -89,14 +91,14 @@ class LongRuns:
 
     def _drawn(self, offered: Tensor) -> Tensor:
         """[vocab] the law that a drawing builder draws from."""
-        return cut(offered, self.decoder.sampling.draft_cuts).dense(offered.shape[-1])
+        return truncate(offered, self.decoder.sampling.draft_truncation).dense(offered.shape[-1])
 
 
 class Judge:
     """The tokens of one text against the laws before them."""
 
-    def __init__(self, warp: Warp, key: int) -> None:
-        self.warp = warp
+    def __init__(self, warper: LogitsWarper, key: int) -> None:
+        self.warper = warper
         self.edges = 0
         self._key = key
         self._impossible = 0
@@ -107,7 +109,7 @@ class Judge:
 
     def see(self, logits: Tensor, context: Context, token: int, q: Tensor | None) -> TokenDist:
         """Judge one token; the target's law there. logits: [vocab] plain. q: [vocab] the drafter's law, where it is known."""
-        law = self.warp.row(logits, context)
+        law = self.warper.row(logits, context)
         slot = int(torch.searchsorted(law.ids, token))
         if slot >= len(law.ids) or int(law.ids[slot]) != token:
             self._outside(logits, context, law, token)
@@ -123,9 +125,12 @@ class Judge:
 
     def _outside(self, logits: Tensor, context: Context, law: TokenDist, token: int) -> None:
         """A token that the target's law does not hold: impossible, unless it stood at the very edge of a cut."""
-        scores = self.warp.processed(logits, context).double()
+        scores = self.warper.processed(logits, context).double()
         lowest = float(scores[law.ids].min())
-        if float(scores[token]) >= lowest - EDGE * (self.warp.sampling.temperature or 1.0) and self.warp.sampling.temperature:
+        if (
+            float(scores[token]) >= lowest - EDGE * (self.warper.sampling.temperature or 1.0)
+            and self.warper.sampling.temperature
+        ):
             self.edges += 1
         else:
             self._impossible += 1

@@ -13,7 +13,7 @@ from specdec.interfaces.parts import BuildTools, Drafter, DraftSession, PartOpti
 from specdec.interfaces.proposals import Candidates, Distributions, DraftStart, Frontier, Proposal
 from specdec.interfaces.results import Committed, HiddenStates, Scored
 from specdec.sampling.distribution import draft_probs
-from specdec.sampling.params import Cuts
+from specdec.sampling.params import TruncationParams
 
 Context = tuple[int, ...]
 """All tokens before the one in question, prompt included."""
@@ -41,7 +41,7 @@ class Notes:
             for token, score in reversed(list(zip(answer.tokens[row], answer.scores[row], strict=True))):
                 weights[token] = score
             return weights.log_softmax(-1) if answer.tokens[row] else None
-        q = draft_probs(answer.logits[row : row + 1], answer.target_ids, vocab_size, Cuts(temperature=1.0))[0]
+        q = draft_probs(answer.logits[row : row + 1], answer.target_ids, vocab_size, TruncationParams(temperature=1.0))[0]
         return q.log().cpu() if bool(q.any()) else None
 
     def clear(self) -> None:

@@ -190,7 +190,7 @@ class SecondStepOfARequest(WholeQ):
     Options = PartOptions
 
     def verify(self, tree, p, rng):
-        if len(p._prefix) - p._warp.prompt_length < 2:
+        if len(p._prefix) - p._warper.prompt_length < 2:
             return MultiRound().verify(tree, p, rng)
         first = tree.children[0][:1]
         last = first[-1] if first else 0

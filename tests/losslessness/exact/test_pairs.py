@@ -8,7 +8,7 @@ from tabular_cases import drawn_case, tabular_decoder
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.interfaces.compatibility import NamedDeclaration, mismatches
 from specdec.losslessness.exact.enumeration import prove_run, prove_step
-from specdec.sampling.params import Cuts, Sampling
+from specdec.sampling.params import SamplingParams, TruncationParams
 from specdec.tree_builders.adaptive import Adaptive, AdaptiveOptions
 from specdec.tree_builders.chain import Chain, ChainOptions
 from specdec.tree_builders.coupled import Coupled, CoupledOptions
@@ -131,13 +131,13 @@ def test_two_steps_of_the_decode_loop_are_lossless_on_known_and_drawn_cases(sequ
 @pytest.mark.parametrize(
     "sampling",
     [
-        Sampling(temperature=0.0),
-        Sampling(temperature=0.7, top_p=0.8),
-        Sampling(temperature=1.0, top_k=2),
-        Sampling(temperature=1.3, min_p=0.3),
-        Sampling(temperature=1.0, repetition_penalty=1.7, presence_penalty=0.4, frequency_penalty=0.3),
-        Sampling(temperature=1.0, logit_bias={1: 1.5}, draft=Cuts(temperature=2.0, top_k=2)),
-        Sampling(temperature=0.0, draft=Cuts(temperature=0.0)),
+        SamplingParams(temperature=0.0),
+        SamplingParams(temperature=0.7, top_p=0.8),
+        SamplingParams(temperature=1.0, top_k=2),
+        SamplingParams(temperature=1.3, min_p=0.3),
+        SamplingParams(temperature=1.0, repetition_penalty=1.7, presence_penalty=0.4, frequency_penalty=0.3),
+        SamplingParams(temperature=1.0, logit_bias={1: 1.5}, draft=TruncationParams(temperature=2.0, top_k=2)),
+        SamplingParams(temperature=0.0, draft=TruncationParams(temperature=0.0)),
     ],
     ids=lambda sampling: ",".join(f"{key}={value}" for key, value in sampling.model_dump(exclude_defaults=True).items()),
 )
@@ -150,7 +150,7 @@ def test_the_law_is_the_warped_target_s_whatever_the_warps_of_target_and_draft(n
 
 def greedy_proof(name, verifier, mode):
     case = replace(drawn_case(3), drafter=TabularDrafterOptions(mode=mode))
-    greedy = Sampling(temperature=0.0, draft=Cuts(temperature=0.0))
+    greedy = SamplingParams(temperature=0.0, draft=TruncationParams(temperature=0.0))
     return prove_step(tabular_decoder(case, *BUILDERS[name], verifier, sampling=greedy), case.prefix, depth=2)
 
 

@@ -15,7 +15,7 @@ from specdec.interfaces.proposals import Distributions
 from specdec.losslessness.exact.distance import Emission, prove
 from specdec.losslessness.exact.enumeration import prove_run, run_law, step_law, target_law
 from specdec.sampling.enumeration import outcomes
-from specdec.sampling.params import Sampling
+from specdec.sampling.params import SamplingParams
 from specdec.tree_builders.chain import Chain, ChainOptions
 from specdec.tree_builders.sampled import Sampled, SampledOptions
 from specdec.verifiers.chain import Chain as ChainRule
@@ -51,7 +51,7 @@ def test_the_distance_is_that_of_brute_force(number):
         assert found > 1e-3
 
 
-ONE = Sampling(temperature=1.0)
+ONE = SamplingParams(temperature=1.0)
 WOR = (Sampled, SampledOptions(widths=[2]))
 
 

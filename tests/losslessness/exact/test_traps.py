@@ -13,7 +13,7 @@ from specdec.interfaces.parts import BuildTools, PartOptions, TreeBuilder, Verif
 from specdec.interfaces.proposals import Frontier
 from specdec.interfaces.results import Verdict
 from specdec.losslessness.exact.enumeration import prove_step
-from specdec.sampling.params import Sampling
+from specdec.sampling.params import SamplingParams
 from specdec.targets.tabular import Tabular as TabularTarget
 from specdec.tree_builders.chain import Chain, ChainOptions
 from specdec.trees.draft_tree import Draw, TreeSketch
@@ -139,7 +139,7 @@ def decoder(case, builder, verifier) -> Decoder:
         builder=builder,
         verifier=verifier,
         declared=declared,
-        sampling=Sampling(temperature=1.0),
+        sampling=SamplingParams(temperature=1.0),
     )
 
 

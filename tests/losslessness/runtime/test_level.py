@@ -18,7 +18,7 @@ from specdec.losslessness.runtime.tree_checks import (
     wanted_features,
     width_noise,
 )
-from specdec.sampling.logits_warper import Warp
+from specdec.sampling.logits_warper import LogitsWarper
 from specdec.trees.draft_tree import validate
 
 
@@ -143,9 +143,9 @@ def test_teacher_forcing_gives_plain_decodings_rows(tiny):
 
 def test_the_ledger_tells_ties_from_faults(on_table):
     ledger = Ledger()
-    warp = Warp(greedy(on_table("plain").spec.sampling), prompt_length=1, stop_ids=frozenset())
+    warper = LogitsWarper(greedy(on_table("plain").spec.sampling), prompt_length=1, stop_ids=frozenset())
     rows = [torch.tensor([0.0, 1.0, 1.0 - 1e-6]), torch.tensor([5.0, 0.0, 1.0]), torch.tensor([2.0, 2.0, 0.0])]
-    ledger.enter([0], [2, 1, 1], rows, warp)
+    ledger.enter([0], [2, 1, 1], rows, warper)
     assert [(d.place, d.best) for d in ledger.divergences] == [(0, 1), (1, 0), (2, 0)]
     assert [d.place for d in ledger.beyond(1e-4)] == [1]
     assert ledger.rate == pytest.approx(1000.0)
@@ -156,7 +156,9 @@ def test_the_ledger_tells_ties_from_faults(on_table):
 def test_a_bias_moves_the_ledgers_argmax_too(on_table):
     plan = on_table("plain", "sampling.logit_bias={2: 10.0}")
     ledger = Ledger()
-    ledger.enter([0], [2], [torch.tensor([0.0, 1.0, 0.5])], Warp(plan.spec.sampling, prompt_length=1, stop_ids=frozenset()))
+    ledger.enter(
+        [0], [2], [torch.tensor([0.0, 1.0, 0.5])], LogitsWarper(plan.spec.sampling, prompt_length=1, stop_ids=frozenset())
+    )
     assert not ledger.divergences
 
 
