@@ -287,7 +287,7 @@ class Tree(TreeBuilder[PartOptions]):
         answer = yield Frontier(sketch, (0,))
         q = answer.q if hasattr(answer, "q") else answer.logits.softmax(-1)
         nodes = tuple(sketch.add(0, token) for token in self.pick(q[0], rng, budget, root_position + 1))
-        return sketch.freeze(self.stamp(), draws={0: nodes} if nodes else {}, q=q, q_row=[0] + [-1] * len(nodes))
+        return sketch.freeze(self.stamp(), draw_order={0: nodes} if nodes else {}, q=q, q_row=[0] + [-1] * len(nodes))
 
 
 class ArgmaxWithSoftmax(Tree):

@@ -50,4 +50,4 @@ def draft_levels(view: StepView) -> list[DraftLevel]:
 
 def ranked_children(tree: DraftTree, node: int) -> list[int]:
     """The children of `node` that may be verified, in the order in which they were drawn, each once."""
-    return [child for child in dict.fromkeys(tree.draws.get(node, ())) if child not in tree.scouts]
+    return [child for child in dict.fromkeys(tree.draw_order.get(node, ())) if child not in tree.scouts]

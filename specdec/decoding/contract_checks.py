@@ -103,7 +103,7 @@ def _fault(verdict: Verdict, tree: DraftTree, vocab_size: int) -> str | None:
     if type(token) is not int or not 0 <= token < vocab_size:
         return f"drew {token!r}; expected an id in the target's vocabulary of {vocab_size}"
     last = path[-1] if path else 0
-    is_leaf = all(child in tree.scouts for child in tree.draws.get(last, ()))
+    is_leaf = all(child in tree.scouts for child in tree.draw_order.get(last, ()))
     if verdict.all_accepted is not is_leaf:
         return f"says all_accepted={verdict.all_accepted!r}; the path ends {'at' if is_leaf else 'above'} a leaf"
     return None

@@ -173,7 +173,7 @@ class Grower:
                 validate(tree, vocab_size=self._target.facts.vocab_size)
         except TreeError as error:
             raise PluginError(f"tree builder '{name}' returned a tree that is none: {error}") from error
-        if self._coupled and (others := set(tree.draw.values()) - {Draw.COUPLED}):
+        if self._coupled and (others := set(tree.draw_kind.values()) - {Draw.COUPLED}):
             raise PluginError(f"tree builder '{name}' declares coupled draws and stamps some as {' and '.join(sorted(others))}")
         if tree.root_position != root or tree.tokens[0] != row.tokens[-1]:
             raise PluginError(f"tree builder '{name}' returned a tree with another root than it was given")

@@ -49,6 +49,6 @@ def cut(tree: DraftTree, worth: Worth, size: int) -> DraftTree:
     number = {0: 0}
     for node in kept[1:]:
         number[node] = sketch.add(number[tree.parents[node]], tree.tokens[node])
-    smaller = sketch.freeze(next(iter(tree.draw.values())))
+    smaller = sketch.freeze(next(iter(tree.draw_kind.values())))
     source = tuple(tree.source[node] for node in kept) if tree.source else ()
     return replace(smaller, source=source, worth=replace(worth, gains=tuple(worth.gains[node] for node in kept)))

@@ -98,7 +98,7 @@ def _drafts(decoder: Decoder, model: StandIn) -> Mapping[Draft, float]:
 
 def _check_tree(part: Opened, draft: Draft) -> None:
     tree, declares = draft.tree, part.declares
-    stamped = {tree.draw[parent] for parent, drawn in tree.draws.items() if drawn}
+    stamped = {tree.draw_kind[parent] for parent, drawn in tree.draw_order.items() if drawn}
     if others := stamped - effective_draws(declares):
         raise CheckFailed(f"it declares {declares.draw} draws and stamps some as {' and '.join(sorted(others))}")
     if declares.shape is Shape.CHAIN and not tree.is_chain:

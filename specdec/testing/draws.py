@@ -18,8 +18,8 @@ def check_draws(drafts: Mapping[Draft, float]) -> None:
     """
     laws: dict[Place, dict[int, float]] = {}
     for draft, mass in drafts.items():
-        for parent, children in draft.tree.draws.items():
-            if draft.tree.draw[parent] in (Draw.IID, Draw.WITHOUT_REPLACEMENT):
+        for parent, children in draft.tree.draw_order.items():
+            if draft.tree.draw_kind[parent] in (Draw.IID, Draw.WITHOUT_REPLACEMENT):
                 _count(laws, draft.tree, parent, children, mass)
     for place, law in laws.items():
         _check_place(place, law)
@@ -32,7 +32,7 @@ def _count(laws: dict[Place, dict[int, float]], tree: DraftTree, parent: int, ch
         raise CheckFailed(f"{error}; store the row that was drawn from, and name it in q_row") from error
     tokens = tuple(tree.tokens[child] for child in children)
     for number, token in enumerate(tokens):
-        law = laws.setdefault((tuple(tree.path_tokens(parent)), q, tokens[:number], tree.draw[parent]), {})
+        law = laws.setdefault((tuple(tree.path_tokens(parent)), q, tokens[:number], tree.draw_kind[parent]), {})
         law[token] = law.get(token, 0.0) + mass
 
 

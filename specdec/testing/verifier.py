@@ -100,7 +100,7 @@ def _refuses_one(rule: Verifier, draw: Draw, tokens: tuple[int, ...]) -> None:
     sketch = TreeSketch(0, 3)
     nodes = tuple(sketch.add(0, token) for token in tokens)
     q = torch.full((1, 4), 0.25, dtype=torch.float64)
-    tree = sketch.freeze(draw, draws={0: nodes}, q=q, q_row=[0] + [-1] * len(nodes))
+    tree = sketch.freeze(draw, draw_order={0: nodes}, q=q, q_row=[0] + [-1] * len(nodes))
     p = LogitsWarper(SamplingParams(temperature=1.0), prompt_length=1, stop_ids=frozenset()).target_probs(
         torch.zeros(len(tree), 4), [0], tree
     )
@@ -121,7 +121,7 @@ def _leaves_alone(part: Opened) -> None:
         sketch = TreeSketch(0, 3)
         node = sketch.add(0, 1)
         q = torch.tensor([[0.1, 0.6, 0.2, 0.1]], dtype=torch.float64)
-        tree = sketch.freeze(draw, draws={0: (node,)}, q=q.clone(), q_row=[0, -1])
+        tree = sketch.freeze(draw, draw_order={0: (node,)}, q=q.clone(), q_row=[0, -1])
         logits = torch.tensor([[0.0, -1.0, 1.0, 0.5]] * 2, dtype=torch.float64)
         p = LogitsWarper(SamplingParams(temperature=1.0), prompt_length=1, stop_ids=frozenset()).target_probs(
             logits.clone(), [0], tree
@@ -131,6 +131,6 @@ def _leaves_alone(part: Opened) -> None:
             rule.verify(tree, p, seeded(seed).target)
         except PluginError as error:
             raise CheckFailed(f"a chain of one {draw} draw is refused: {error}") from error
-        same = tree.q is not None and torch.equal(tree.q, q) and dict(tree.draws) == {0: (node,)}
+        same = tree.q is not None and torch.equal(tree.q, q) and dict(tree.draw_order) == {0: (node,)}
         if not same or not all(torch.equal(p.row(n).probs, before[n]) for n in range(2)):
             raise CheckFailed("verify changed the tree, its q or p in place; work on copies (p.row(n) is shared)")

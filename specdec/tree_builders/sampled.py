@@ -87,7 +87,7 @@ class Sampled(TreeBuilder[SampledOptions]):
             frontier = deeper
         return sketch.freeze(
             Draw.IID if self._replacement else Draw.WITHOUT_REPLACEMENT,
-            draws=draws,
+            draw_order=draws,
             q=torch.stack(rows) if rows else None,
             q_row=[row_of.get(node, -1) for node in range(len(sketch))],
         )

@@ -57,26 +57,26 @@ class TreeSketch:
 
     def freeze(
         self,
-        draw: Draw,
+        draw_kind: Draw,
         *,
-        draws: Mapping[int, tuple[int, ...]] | None = None,
+        draw_order: Mapping[int, tuple[int, ...]] | None = None,
         q: Tensor | None = None,
         q_row: Sequence[int] | None = None,
     ) -> "DraftTree":
-        """The finished tree. Without `draws`, siblings count as drawn in node order."""
+        """The finished tree. Without `draw_order`, siblings count as drawn in node order."""
         size = len(self.tokens)
         children: list[list[int]] = [[] for _ in range(size)]
         for node in range(1, size):
             children[self.parents[node]].append(node)
-        drawn = dict(draws) if draws is not None else {n: tuple(c) for n, c in enumerate(children) if c}
+        drawn = dict(draw_order) if draw_order is not None else {n: tuple(c) for n, c in enumerate(children) if c}
         return DraftTree(
             root_position=self.root_position,
             tokens=tuple(self.tokens),
             parents=tuple(self.parents),
             depths=tuple(self.depths),
             children=tuple(tuple(c) for c in children),
-            draws=drawn,
-            draw=dict.fromkeys(drawn, draw),
+            draw_order=drawn,
+            draw_kind=dict.fromkeys(drawn, draw_kind),
             q=q,
             q_row=tuple(q_row) if q_row is not None else (-1,) * size,
         )
@@ -102,8 +102,8 @@ class DraftTree:
     root_position: absolute position of the root token in the sequence.
     tokens, parents, depths: by node; the root's parent is -1 and its depth 0.
     children: by node, in node order, each token once.
-    draws: by parent, its children in the order in which they were drawn; an i.i.d. draw may repeat a child.
-    draw: by parent, how these children were picked; stamped by the builder, compared by the verifier.
+    draw_order: by parent, its children in the order in which they were drawn; an i.i.d. draw may repeat a child.
+    draw_kind: by parent, how these children were picked; stamped by the builder, compared by the verifier.
     q: [rows, vocab] the distributions that were drawn from, in target ids; None where nothing was drawn.
     q_row: by node, the row of q from which its children were drawn, -1 for none.
     scouts: nodes that are scored and never verified.
@@ -116,8 +116,8 @@ class DraftTree:
     parents: tuple[int, ...]
     depths: tuple[int, ...]
     children: tuple[tuple[int, ...], ...]
-    draws: Mapping[int, tuple[int, ...]]
-    draw: Mapping[int, Draw]
+    draw_order: Mapping[int, tuple[int, ...]]
+    draw_kind: Mapping[int, Draw]
     q: Tensor | None = None
     q_row: tuple[int, ...] = ()
     scouts: frozenset[int] = field(default_factory=frozenset)
@@ -208,18 +208,18 @@ def _validate_nodes(tree: DraftTree, vocab_size: int) -> None:
 
 
 def _validate_draws(tree: DraftTree, vocab_size: int) -> None:
-    for parent, drawn in tree.draws.items():
+    for parent, drawn in tree.draw_order.items():
         if not 0 <= parent < len(tree.tokens):
-            raise TreeError(f"draws name node {parent}, which does not exist")
-        if parent not in tree.draw:
+            raise TreeError(f"draw_order names node {parent}, which does not exist")
+        if parent not in tree.draw_kind:
             raise TreeError(f"node {parent}: its children carry no kind of draw")
         strangers = set(drawn) - set(tree.children[parent])
         if strangers:
-            raise TreeError(f"node {parent}: draws name nodes {sorted(strangers)} that are not its children")
-        if len(set(drawn)) != len(drawn) and tree.draw[parent] is not Draw.IID:
+            raise TreeError(f"node {parent}: draw_order names nodes {sorted(strangers)} that are not its children")
+        if len(set(drawn)) != len(drawn) and tree.draw_kind[parent] is not Draw.IID:
             raise TreeError(f"node {parent}: only i.i.d. draws may repeat a child")
     for parent, children in enumerate(tree.children):
-        missing = set(children) - set(tree.draws.get(parent, ())) - tree.scouts
+        missing = set(children) - set(tree.draw_order.get(parent, ())) - tree.scouts
         if missing:
             raise TreeError(f"node {parent}: children {sorted(missing)} are in no draw")
     if tree.q is not None and any(not -1 <= row < len(tree.q) for row in tree.q_row):

@@ -20,10 +20,10 @@ def siblings(tree: DraftTree, node: int, accepts: frozenset[Draw], verifier: str
 
     A single draw is both i.i.d. and without replacement. Raises PluginError for a kind of draw that is not accepted.
     """
-    drawn = tuple(child for child in tree.draws.get(node, ()) if child not in tree.scouts)
+    drawn = tuple(child for child in tree.draw_order.get(node, ()) if child not in tree.scouts)
     if not drawn:
         return ()
-    kind = tree.draw.get(node)
+    kind = tree.draw_kind.get(node)
     alike = SINGLE_DRAWS if kind in SINGLE_DRAWS and len(drawn) == 1 else {kind}
     if not alike & accepts:
         wanted = " or ".join(sorted(accepts))

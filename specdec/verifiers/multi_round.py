@@ -54,7 +54,7 @@ class MultiRound(Verifier[PartOptions]):
             if rng.flip(min(1.0, left.prob(token) / draft_prob)):
                 return child, left
             left = left.residual(q) or target_probs.fall_back(left)
-            if tree.draw[node] is Draw.WITHOUT_REPLACEMENT:
+            if tree.draw_kind[node] is Draw.WITHOUT_REPLACEMENT:
                 q = q.index_fill(0, torch.tensor(token, device=q.device), 0.0)
                 q = q / q.sum().clamp_min(torch.finfo(q.dtype).tiny)
         return None, left

@@ -21,7 +21,7 @@ ACCEPTS = frozenset({Draw.IID, Draw.WITHOUT_REPLACEMENT})
 def walk(tree, p, rng, leak, from_residual):
     """Rejection sampling along a chain that takes a draft unseen with probability `leak`."""
     path, node = [], 0
-    while drawn := tree.draws.get(node, ()):
+    while drawn := tree.draw_order.get(node, ()):
         child = drawn[0]
         q, dist, token = tree.q_of(node), p.row(node), tree.tokens[child]
         taken = bool(leak) and rng.flip(leak)

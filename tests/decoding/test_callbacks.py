@@ -38,7 +38,7 @@ def test_tested_levels_are_as_many_as_the_record_says_and_accepted_ones_have_a_r
         taken = [level for level in levels if level.rank is not None]
         assert len(taken) == min(len(view.verdict.path), view.record.tested)
         for level, node in zip(taken, view.verdict.path, strict=False):
-            drawn = list(dict.fromkeys(view.tree.draws[level.node]))
+            drawn = list(dict.fromkeys(view.tree.draw_order[level.node]))
             assert drawn[level.rank] == node
             assert level.num_children == len(set(drawn)) == len(view.tree.children[level.node])
             ranks.add(level.rank)
@@ -48,6 +48,6 @@ def test_tested_levels_are_as_many_as_the_record_says_and_accepted_ones_have_a_r
 def test_a_child_that_was_drawn_twice_has_the_rank_of_its_first_draw():
     sketch = TreeSketch(0, 5)
     first, second = sketch.add(0, 1), sketch.add(0, 2)
-    tree = sketch.freeze(Draw.IID, draws={0: (second, second, first)})
+    tree = sketch.freeze(Draw.IID, draw_order={0: (second, second, first)})
     assert ranked_children(tree, 0) == [second, first]
     assert ranked_children(tree, first) == []

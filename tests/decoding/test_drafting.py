@@ -63,7 +63,7 @@ LIES = {
     "a token outside the vocabulary": (lambda s, b: frozen(s, tokens=(*s.tokens[:2], 99)), "node 2: token 99"),
     "a fraction for a token": (lambda s, b: frozen(s, tokens=(*s.tokens[:2], 1.0)), "node 2: token 1.0"),
     "no tokens at all": (lambda s, b: frozen(s, tokens=None), "fails: TypeError"),
-    "no root": (lambda s, b: frozen(s, tokens=(), parents=(), depths=(), children=(), draws={}, draw={}), "0 nodes"),
+    "no root": (lambda s, b: frozen(s, tokens=(), parents=(), depths=(), children=(), draw_order={}, draw_kind={}), "0 nodes"),
     "no tree": (lambda s, b: None, "returned NoneType, not a DraftTree"),
     "a sketch": (lambda s, b: s, "returned TreeSketch, not a DraftTree"),
 }

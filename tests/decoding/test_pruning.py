@@ -55,7 +55,7 @@ def test_a_cut_keeps_the_likeliest_nodes_and_their_parents(size):
     assert list(smaller.tokens[1:]) == kept
     assert smaller.worth.gains[1:] == tuple(tree.worth.gains[1 + token] for token in kept)
     assert smaller.source[1:] == tuple(tree.source[1 + token] for token in kept)
-    assert set(smaller.draw.values()) <= {Draw.DETERMINISTIC}
+    assert set(smaller.draw_kind.values()) <= {Draw.DETERMINISTIC}
 
 
 def test_trees_of_builders_that_weigh_nothing_stay_as_they_are():

@@ -105,11 +105,11 @@ MALFORMED = {
     "unlisted child": ({"children": ((1,), (3,), (4, 5), (), (), ())}, "node 2: absent"),
     "child listed twice": ({"children": ((1, 2, 2), (3,), (4, 5), (), (), ())}, "twice"),
     "lengths differ": ({"depths": (0, 1)}, "differ in length"),
-    "no nodes": ({"tokens": (), "parents": (), "depths": (), "children": (), "draws": {}, "draw": {}}, "0 nodes"),
-    "undrawn child": ({"draws": {0: (1, 2), 1: (3,), 2: (4,)}}, r"node 2: children \[5\] are in no draw"),
-    "drawn stranger": ({"draws": {0: (1, 2, 3), 1: (3,), 2: (4, 5)}}, "node 0: draws name nodes"),
-    "repeat without i.i.d.": ({"draws": {0: (1, 2, 1), 1: (3,), 2: (4, 5)}}, "node 0: only i.i.d."),
-    "draw without kind": ({"draw": {0: Draw.DETERMINISTIC}}, "node 1: its children carry no kind"),
+    "no nodes": ({"tokens": (), "parents": (), "depths": (), "children": (), "draw_order": {}, "draw_kind": {}}, "0 nodes"),
+    "undrawn child": ({"draw_order": {0: (1, 2), 1: (3,), 2: (4,)}}, r"node 2: children \[5\] are in no draw"),
+    "drawn stranger": ({"draw_order": {0: (1, 2, 3), 1: (3,), 2: (4, 5)}}, "node 0: draw_order names nodes"),
+    "repeat without i.i.d.": ({"draw_order": {0: (1, 2, 1), 1: (3,), 2: (4, 5)}}, "node 0: only i.i.d."),
+    "draw without kind": ({"draw_kind": {0: Draw.DETERMINISTIC}}, "node 1: its children carry no kind"),
 }
 
 
@@ -148,7 +148,7 @@ def test_b53_a_drafter_of_fewer_tokens_than_children_gives_each_of_its_tokens_on
         tokens = [tree.tokens[child] for child in children]
         assert len(tokens) == len(set(tokens)) <= 4
         assert set(tokens) <= {3, 9, 0, 15}
-    assert len(tree.children[0]) == 4 if name != "iid" else len(tree.draws[0]) == 6
+    assert len(tree.children[0]) == 4 if name != "iid" else len(tree.draw_order[0]) == 6
     if tree.q is not None:
         assert tree.q.sum(-1) == pytest.approx(torch.ones(len(tree.q)))
 

@@ -257,7 +257,7 @@ def test_the_same_steps_give_the_same_drafts():
 def test_the_tree_of_a_grower_is_valid_and_its_draws_deterministic(growth, random_rows):
     for seed in range(20):
         tree = growth(random_rows(6, seed), 6)(Adaptive(AdaptiveOptions(width=3, depth=4, nodes=9), costs(0.01), None))
-        assert set(tree.draw.values()) <= {Draw.DETERMINISTIC}
+        assert set(tree.draw_kind.values()) <= {Draw.DETERMINISTIC}
         assert tree.num_drafted <= 9
         assert tree.max_depth <= 4
 

@@ -21,7 +21,7 @@ def test_a_deterministic_chain_is_the_drafters_best_token_at_every_level(growth,
         path.append(row.index(max(row)))
     assert tree.tokens[1:] == tuple(path)
     assert tree.parents == (-1, 0, 1, 2, 3)
-    assert set(tree.draw.values()) == {Draw.DETERMINISTIC}
+    assert set(tree.draw_kind.values()) == {Draw.DETERMINISTIC}
     assert tree.q is None
 
 
@@ -56,7 +56,7 @@ def test_sampled_tokens_follow_q_and_q_is_kept_bit_by_bit(growth, random_rows):
         tree = growth(law, 3)(chain(2, "sampled"), answer="probs", rng=rng.draft)
         for node in range(tree.num_drafted):
             assert tree.q_of(node).tolist() == law(tuple(tree.path_tokens(node)))
-            assert tree.draw[node] is Draw.IID
+            assert tree.draw_kind[node] is Draw.IID
         return tree.tokens[1:]
 
     for path, weight in outcomes(run).items():

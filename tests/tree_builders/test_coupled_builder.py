@@ -55,7 +55,7 @@ def test_the_first_child_is_what_the_target_would_draw_from_q(growth, random_row
         ids = row.nonzero()[:, 0]
         assert tree.tokens[node] == target.choose(ids, row[ids], tree.root_position + node)
         path = (*path, tree.tokens[node])
-    assert set(tree.draw.values()) == {Draw.COUPLED}
+    assert set(tree.draw_kind.values()) == {Draw.COUPLED}
     assert tree.q is None
 
 

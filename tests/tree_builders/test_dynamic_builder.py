@@ -101,7 +101,7 @@ def test_the_budget_limits_nodes_and_levels(growth, random_rows, nodes, depth):
 def test_nodes_are_in_pool_order_and_stamped_deterministic(growth, random_rows):
     tree = growth(random_rows(6, 9), 6)(dynamic(width=3, depth=3, nodes=9))
     assert list(tree.depths) == sorted(tree.depths)
-    assert set(tree.draw.values()) == {Draw.DETERMINISTIC}
+    assert set(tree.draw_kind.values()) == {Draw.DETERMINISTIC}
 
 
 def test_no_candidate_gives_the_root_alone(growth):

@@ -45,7 +45,7 @@ def test_the_tree_is_the_shape_spelt_out_in_the_drafters_ranks(growth, random_ro
     tree = growth(law, 12)(builder, answer=answer)
     assert drafted(tree) == naive_tree(law, builder._shape.paths, 12)
     assert tree.num_drafted == builder._shape.num_nodes
-    assert set(tree.draw.values()) == {Draw.DETERMINISTIC}
+    assert set(tree.draw_kind.values()) == {Draw.DETERMINISTIC}
 
 
 @pytest.mark.parametrize("zeros", [0.3, 0.8])

@@ -24,7 +24,7 @@ def sampled(**options):
 def signature(tree):
     """Parent path -> tokens in draw order, repeats kept."""
     return tuple(
-        sorted((tuple(tree.path_tokens(n)), tuple(tree.tokens[c] for c in children)) for n, children in tree.draws.items())
+        sorted((tuple(tree.path_tokens(n)), tuple(tree.tokens[c] for c in children)) for n, children in tree.draw_order.items())
     )
 
 
@@ -61,11 +61,11 @@ def test_q_rows_are_kept_bit_by_bit_and_stamped(growth, random_rows, replacement
         tree = growth(law, 6)(sampled(file="binary-3", replacement=replacement), answer="probs", rng=seeded(seed).draft)
         assert tree.q.dtype == torch.float64
         for node in range(len(tree)):
-            drawn = node in tree.draws
+            drawn = node in tree.draw_order
             assert drawn == (tree.q_row[node] >= 0)
             if drawn:
                 assert tree.q_of(node).tolist() == law(tuple(tree.path_tokens(node)))
-                assert tree.draw[node] is (Draw.IID if replacement else Draw.WITHOUT_REPLACEMENT)
+                assert tree.draw_kind[node] is (Draw.IID if replacement else Draw.WITHOUT_REPLACEMENT)
 
 
 def test_the_r_th_draw_takes_the_subtree_of_rank_r_and_a_repeat_keeps_the_first_ones(growth, random_rows):
@@ -74,11 +74,11 @@ def test_the_r_th_draw_takes_the_subtree_of_rank_r_and_a_repeat_keeps_the_first_
     wanted = {0: 1, 1: 2, 2: 1}
     for seed in range(40):
         tree = growth(law, 2)(builder, answer="probs", rng=seeded(seed).draft)
-        top = tree.draws[0]
+        top = tree.draw_order[0]
         assert len(top) == 3
         assert len(set(top)) == len(tree.children[0]) <= 2
         for child in set(top):
-            assert len(tree.draws[child]) == wanted[top.index(child)]
+            assert len(tree.draw_order[child]) == wanted[top.index(child)]
 
 
 def test_without_replacement_the_support_may_be_exhausted(growth, table_rows):
@@ -108,7 +108,7 @@ def test_the_number_of_draws_depends_on_position_and_budget_alone(growth, random
         assert tree.num_drafted <= nodes
         assert tree.max_depth <= depth
         position = {0: ()}
-        for node, children in sorted(tree.draws.items()):
+        for node, children in sorted(tree.draw_order.items()):
             assert len(children) == counts[position[node]]
             for rank, child in reversed(list(enumerate(children))):
                 position[child] = (*position[node], rank)

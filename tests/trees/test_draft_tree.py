@@ -70,7 +70,7 @@ def test_scouts_are_no_children_to_verify():
     tree = replace(small(), scouts=frozenset({1}))
     assert tree.child(0, 1) is None
     assert tree.child(0, 2) == 2
-    validate(replace(tree, draws={0: (2,), 2: (3,)}), vocab_size=VOCAB)
+    validate(replace(tree, draw_order={0: (2,), 2: (3,)}), vocab_size=VOCAB)
 
 
 def test_q_of_a_node_from_which_nothing_was_drawn_is_an_error():
@@ -87,12 +87,12 @@ BROKEN = {
     "name a node twice": {"children": ((1, 2, 2), (), (3,), ())},
     "node 0 must be the root": {"parents": (0, 0, 0, 2)},
     "differ in length": {"depths": (0, 1, 1)},
-    "no kind of draw": {"draw": {0: Draw.DETERMINISTIC}},
-    "that are not its children": {"draws": {0: (1, 2, 3), 2: (3,)}},
-    "only i.i.d. draws may repeat": {"draws": {0: (1, 2, 1), 2: (3,)}},
-    "are in no draw": {"draws": {0: (1,), 2: (3,)}},
-    "draws name node 7": {"draws": {0: (1, 2), 2: (3,), 7: (1,)}},
-    "draws name node -1": {"draws": {0: (1, 2), 2: (3,), -1: ()}},
+    "no kind of draw": {"draw_kind": {0: Draw.DETERMINISTIC}},
+    "that are not its children": {"draw_order": {0: (1, 2, 3), 2: (3,)}},
+    "only i.i.d. draws may repeat": {"draw_order": {0: (1, 2, 1), 2: (3,)}},
+    "are in no draw": {"draw_order": {0: (1,), 2: (3,)}},
+    "draw_order names node 7": {"draw_order": {0: (1, 2), 2: (3,), 7: (1,)}},
+    "draw_order names node -1": {"draw_order": {0: (1, 2), 2: (3,), -1: ()}},
     "q has 3 columns": {"q": torch.ones(1, 3), "q_row": (0, -1, -1, -1)},
     "names a row outside": {"q": torch.ones(1, VOCAB), "q_row": (1, -1, -1, -1)},
     "q_row has 1 entries": {"q": torch.ones(1, VOCAB), "q_row": (0,)},
@@ -106,7 +106,7 @@ def test_a_broken_tree_is_refused_with_its_rule(message):
 
 
 def test_iid_draws_may_repeat_a_child():
-    tree = replace(small(), draws={0: (1, 2, 1), 2: (3,)}, draw={0: Draw.IID, 2: Draw.DETERMINISTIC})
+    tree = replace(small(), draw_order={0: (1, 2, 1), 2: (3,)}, draw_kind={0: Draw.IID, 2: Draw.DETERMINISTIC})
     validate(tree, vocab_size=VOCAB)
 
 

@@ -102,7 +102,7 @@ def drafts(draw, *, chain=False, kinds=(Draw.IID, Draw.WITHOUT_REPLACEMENT)):
     p_rows = [draw(fractions()) for _ in range(len(sketch))]
     row_of = {node: row for row, (node, _) in enumerate(q_rows)}
     q = torch.tensor([[float(x) for x in row] for _, row in q_rows], dtype=torch.float64) if q_rows else None
-    tree = sketch.freeze(kind, draws=draws, q=q, q_row=[row_of.get(node, -1) for node in range(len(sketch))])
+    tree = sketch.freeze(kind, draw_order=draws, q=q, q_row=[row_of.get(node, -1) for node in range(len(sketch))])
     return tree, p_rows, dict(q_rows)
 
 
@@ -121,14 +121,14 @@ def naive(rule, tree, p_rows, q_rows, rng):
             if accepted is None:
                 return path, token
         else:
-            for child in tree.draws.get(node, ()):
+            for child in tree.draw_order.get(node, ()):
                 token = tree.tokens[child]
                 threshold = p[token] if rule is PointMass else min(Fraction(1), p[token] / q[token])
                 if next(rng) < threshold:
                     accepted = child
                     break
                 p = struck(p, token) if rule is PointMass else residual(p, q)
-                if rule is MultiRound and tree.draw[node] is Draw.WITHOUT_REPLACEMENT:
+                if rule is MultiRound and tree.draw_kind[node] is Draw.WITHOUT_REPLACEMENT:
                     q = struck(q, token)
             if accepted is None:
                 return path, coin_choice(p, rng)
@@ -152,19 +152,19 @@ def residual(p, q):
     return {t: w / total for t, w in rest.items()}
 
 
-# RequestRng that sit on no threshold: fractions of small denominators never equal odd multiples of 2^-30.
-coin_lists = st.lists(st.integers(0, 2**20 - 1).map(lambda n: (2 * n + 1) / 2**21), min_size=20, max_size=20)
+# Uniform draws that sit on no threshold: fractions of small denominators never equal odd multiples of 2^-30.
+uniform_lists = st.lists(st.integers(0, 2**20 - 1).map(lambda n: (2 * n + 1) / 2**21), min_size=20, max_size=20)
 
 
 @pytest.mark.parametrize("rule", RULES)
 @settings(max_examples=80, deadline=None)
 @given(data=st.data())
-def test_a_rule_agrees_with_its_twin_in_fractions_on_the_same_coins(rule, data):
+def test_a_rule_agrees_with_its_twin_in_fractions_on_the_same_draws(rule, data):
     tree, p_rows, q_rows = data.draw(drafts(chain=rule is Chain))
-    rng = data.draw(coin_lists)
-    rng = Scripted(rng)
+    uniforms = data.draw(uniform_lists)
+    rng = Scripted(uniforms)
     verdict = rule().verify(tree, Rows([[float(x) for x in row] for row in p_rows]).target_probs(tree), rng)
-    path, token = naive(rule, tree, p_rows, q_rows, iter(rng))
+    path, token = naive(rule, tree, p_rows, q_rows, iter(uniforms))
     assert (list(verdict.path), verdict.next_token) == (path, token)
     last = path[-1] if path else 0
     assert verdict.all_accepted == (not tree.children[last])
@@ -212,7 +212,7 @@ def tree_of(kind, tokens, q=None) -> DraftTree:
     node = {token: sketch.add(0, token) for token in dict.fromkeys(tokens)}
     rows = None if q is None else torch.tensor([q], dtype=torch.float64)
     draws = {0: tuple(node[token] for token in tokens)}
-    return sketch.freeze(kind, draws=draws, q=rows, q_row=[-1 if q is None else 0] + [-1] * len(node))
+    return sketch.freeze(kind, draw_order=draws, q=rows, q_row=[-1 if q is None else 0] + [-1] * len(node))
 
 
 EVEN = [0.25] * VOCAB

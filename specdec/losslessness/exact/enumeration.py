@@ -217,7 +217,14 @@ def _draft(decoder: Decoder, prefix: Sequence[int], depth: int | None, rng: Requ
         grower = Grower(target=decoder.target, drafter=decoder.drafter, builder=decoder.builder, declared=decoder.declared)
         tree = grower.grow([_row(decoder, prefix, depth, rng)], session)[0]
     q = () if tree.q is None else tuple(map(tuple, tree.q.tolist()))
-    key = (tree.tokens, tree.parents, tuple(sorted(tree.draws.items())), tuple(sorted(tree.draw.items())), tree.q_row, q)
+    key = (
+        tree.tokens,
+        tree.parents,
+        tuple(sorted(tree.draw_order.items())),
+        tuple(sorted(tree.draw_kind.items())),
+        tree.q_row,
+        q,
+    )
     return Draft((*key, tree.scouts), tree)
 
 

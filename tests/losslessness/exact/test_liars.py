@@ -88,7 +88,7 @@ class Tree(TreeBuilder[PartOptions]):
         numbers = {node: row for row, node in enumerate(rows)}
         return sketch.freeze(
             Draw.WITHOUT_REPLACEMENT,
-            draws=draws,
+            draw_order=draws,
             q=torch.stack(list(rows.values())) if rows else None,
             q_row=[numbers.get(node, -1) for node in range(len(sketch))],
         )

@@ -48,7 +48,7 @@ class OneLevel(TreeBuilder[PartOptions]):
         tokens = self.pick(answer.q[0], rng)
         node = {token: sketch.add(0, token) for token in dict.fromkeys(tokens)}
         draws = {0: tuple(node[token] for token in tokens)} if tokens else {}
-        return sketch.freeze(self.kind, draws=draws, q=answer.q, q_row=[0] + [-1] * len(node))
+        return sketch.freeze(self.kind, draw_order=draws, q=answer.q, q_row=[0] + [-1] * len(node))
 
 
 class StopAfterLowConfidence(OneLevel):
@@ -90,7 +90,7 @@ class ResampleFromTarget(Rule):
 
 class NeverStrikesOut(Rule):
     def verify(self, tree, p, rng):
-        for child in tree.draws[0]:
+        for child in tree.draw_order[0]:
             if rng.flip(p.row(0).prob(tree.tokens[child])):
                 return Verdict((child,), p.row(child).choose(rng, tree.root_position + 2), True)
         return Verdict((), p.row(0).choose(rng, tree.root_position + 1), False)
@@ -102,7 +102,7 @@ class FreshSamplePerCandidate(Rule):
     spread = 10
 
     def verify(self, tree, p, rng):
-        for tries, child in enumerate(tree.draws[0]):
+        for tries, child in enumerate(tree.draw_order[0]):
             sample = p.row(0).choose(rng, tree.root_position + 1 + self.spread * tries)
             if sample == tree.tokens[child]:
                 return Verdict((child,), p.row(child).choose(rng, tree.root_position + 1000), True)
