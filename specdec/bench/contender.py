@@ -8,7 +8,7 @@ from typing import TypeAlias
 import torch
 
 from specdec.bench.measurements import Counts
-from specdec.decoding.callbacks import StepView, draft_levels
+from specdec.decoding.callbacks import StepInfo, draft_levels
 from specdec.decoding.decoder import Decoder
 from specdec.decoding.requests import Request
 from specdec.interfaces.results import PHASES, StepRecord
@@ -65,9 +65,9 @@ class _Tally:
         self._offered: list[int] = []
         self._accepted: list[int] = []
 
-    def add(self, view: StepView) -> None:
-        self.records.append(view.record)
-        for level in draft_levels(view):
+    def add(self, info: StepInfo) -> None:
+        self.records.append(info.record)
+        for level in draft_levels(info):
             missing = level.num_children - len(self._offered)
             self._offered += [0] * missing
             self._accepted += [0] * missing
@@ -102,10 +102,10 @@ def run_task(decoder: Decoder, task: Task) -> Timed:
     phases = dict.fromkeys(("prefill", *PHASES), 0.0)
     wait = synchroniser(decoder.target.facts.device)
     began = time.perf_counter()
-    run = decoder.start(requests, batch_size=task.batch_size, watch=lambda view: tallies[view.sequence].add(view))
+    run = decoder.start(requests, batch_size=task.batch_size, step_callback=lambda info: tallies[info.sequence].add(info))
     wait()
     first = time.perf_counter() - began
-    while run.rows:
+    while run.sequences:
         for phase, seconds in decoder.step(run)[0].seconds.items():
             phases[phase] += seconds
     wait()

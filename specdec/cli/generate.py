@@ -131,7 +131,7 @@ def _traced(
 
     with TraceFile(path) as file:
         recorder = Recorder(file, decoder, ids, plan.resolved(), options["seed"])
-        generation = _stream(decoder, ids, {**options, "watch": recorder.watch}, quiet=quiet)
+        generation = _stream(decoder, ids, {**options, "step_callback": recorder.step_callback}, quiet=quiet)
         recorder.finish(generation)
     return generation
 

@@ -1,4 +1,4 @@
-"""What a step looked like from outside, for whoever watches a run: benchmarks, traces, acceptance profiles."""
+"""What a step looked like from outside, for step callbacks: benchmarks, traces, acceptance profiles."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,21 +10,21 @@ from specdec.trees.draft_tree import DraftTree
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StepView:
+class StepInfo:
     """One step of one sequence. sequence: its number in the batch.
 
-    target_dists: p by node; the verifier has read it at the root and along the path. It holds the logits of the whole tree:
-    a watcher takes out what it needs and lets the view go.
+    target_probs: p by node; the verifier has read it at the root and along the path. It holds the logits of the whole tree:
+    a callback takes out what it needs and keeps no reference to it.
     """
 
     sequence: int
     tree: DraftTree
     verdict: Verdict
-    target_dists: TargetProbs
+    target_probs: TargetProbs
     record: StepRecord
 
 
-Watch: TypeAlias = Callable[[StepView], None]
+StepCallback: TypeAlias = Callable[[StepInfo], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,13 @@ class DraftLevel:
     rank: int | None
 
 
-def draft_levels(view: StepView) -> list[DraftLevel]:
+def draft_levels(info: StepInfo) -> list[DraftLevel]:
     """The levels of the draft that count as tested, root first: as many as the record's `tested`."""
-    path = view.verdict.path
+    path = info.verdict.path
     levels = []
-    for level in range(view.record.tested):
+    for level in range(info.record.tested):
         node = path[level - 1] if level else 0
-        children = ranked_children(view.tree, node)
+        children = ranked_children(info.tree, node)
         accepted = path[level] if level < len(path) else None
         levels.append(DraftLevel(node, len(children), None if accepted is None else children.index(accepted)))
     return levels

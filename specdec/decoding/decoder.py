@@ -2,17 +2,17 @@
 
 import itertools
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import abc, deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from specdec.decoding.batching import Places, Run
-from specdec.decoding.callbacks import StepView, Watch
+from specdec.decoding.batching import BatchScheduler, DecodeBatch
+from specdec.decoding.callbacks import StepCallback, StepInfo
 from specdec.decoding.contract_checks import checked_verdict
-from specdec.decoding.drafting import Declared, Grower
+from specdec.decoding.drafting import Declared, DraftRunner
 from specdec.decoding.requests import Request, check_batch_size, requests_of
-from specdec.decoding.sequence import Row, open_rows
+from specdec.decoding.sequence import Sequence, open_sequences
 from specdec.errors import SpecError
 from specdec.interfaces.part_guard import PartGuard
 from specdec.interfaces.parts import Drafter, Target, TreeBuilder, Verifier
@@ -21,8 +21,6 @@ from specdec.sampling.logits_warper import TargetProbs
 from specdec.sampling.params import SamplingParams
 from specdec.sampling.rng import RequestRng, seeded
 from specdec.trees.draft_tree import DraftTree
-
-__all__ = ["Declared", "Decoder", "Run", "StreamEvent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +62,8 @@ class Decoder:
         self.sampling = sampling
         self._on_step = on_step
         self._request_numbers = itertools.count()
-        self._grower = Grower(target=target, drafter=drafter, builder=builder, declared=declared)
-        self._places = Places(target, drafter, declared.drafter.features)
+        self._runner = DraftRunner(target=target, drafter=drafter, builder=builder, declared=declared)
+        self._scheduler = BatchScheduler(target, drafter, declared.drafter.features)
         self._scoring, self._drafting = PartGuard("target", target), PartGuard("drafter", drafter)
         self._verifying = PartGuard("verifier", verifier)
 
@@ -77,98 +75,109 @@ class Decoder:
         options: any field of `Request`, for all prompts; `seed` may also be a list, one for each prompt.
         Raises SpecError for a request that cannot be served, before anything runs.
         """
-        run = self.start(requests_of(prompts, **options), batch_size=batch_size)
-        while run.rows:
-            self.step(run)
-        return [self._generation(row) for row in sorted(run.ended, key=lambda row: row.number)]
+        batch = self.start(requests_of(prompts, **options), batch_size=batch_size)
+        while batch.sequences:
+            self.step(batch)
+        return [self._generation(sequence) for sequence in sorted(batch.ended, key=lambda sequence: sequence.number)]
 
-    def stream(self, prompt: Any, *, watch: Watch | None = None, **options: Any) -> Iterator[StreamEvent]:
+    def stream(self, prompt: Any, *, step_callback: StepCallback | None = None, **options: Any) -> Iterator[StreamEvent]:
         """The events of one answer, step by step. Options as for `generate`; n, where it is given, is 1."""
         if options.get("n", 1) != 1:
             raise SpecError(f"n: got {options['n']!r}; a stream has one answer: use generate, or a stream for each sample")
-        run = self.start(requests_of([prompt], **{**options, "n": 1}), watch=watch)
-        row = (run.rows + run.ended)[0]
+        batch = self.start(requests_of([prompt], **{**options, "n": 1}), step_callback=step_callback)
+        sequence = (batch.sequences + batch.ended)[0]
         known = 0
         while True:
-            done = row.emitted.finish is not None
-            record = row.records[-1] if row.records else None
-            new = tuple(row.emitted.tokens[known:])
+            done = sequence.emitted.finish is not None
+            record = sequence.records[-1] if sequence.records else None
+            new = tuple(sequence.emitted.tokens[known:])
             sources = record.sources if record is not None else (-1,) * len(new)
-            yield StreamEvent(new, sources, row.emitted.new_text(), record, self._generation(row) if done else None)
+            yield StreamEvent(new, sources, sequence.emitted.new_text(), record, self._generation(sequence) if done else None)
             if done:
                 return
-            known = len(row.emitted.tokens)
-            self.step(run)
+            known = len(sequence.emitted.tokens)
+            self.step(batch)
 
     def start(
         self,
-        requests: Sequence[Request],
+        requests: abc.Sequence[Request],
         *,
         batch_size: int | None = None,
         rng_for: Callable[[int], RequestRng] = seeded,
-        watch: Watch | None = None,
-    ) -> Run:
+        step_callback: StepCallback | None = None,
+    ) -> DecodeBatch:
         """Prefill the batch and draw each sequence's first token. `rng_for` makes the two streams from a request's key.
 
-        batch_size: rows at once; the others wait. None: no row waits.
+        batch_size: sequences at once; the others wait. None: none waits.
         """
         check_batch_size(batch_size)
-        rows = open_rows(requests, target=self.target, sampling=self.sampling, numbers=self._request_numbers, rng_for=rng_for)
-        waiting = deque(row for row in rows if row.emitted.finish is None)
-        run = Run([], [row for row in rows if row.emitted.finish is not None], waiting, batch_size, watch=watch)
-        self._places.admit(run)
-        return run
+        sequences = open_sequences(
+            requests, target=self.target, sampling=self.sampling, numbers=self._request_numbers, rng_for=rng_for
+        )
+        waiting = deque(sequence for sequence in sequences if sequence.emitted.finish is None)
+        batch = DecodeBatch(
+            [],
+            [sequence for sequence in sequences if sequence.emitted.finish is not None],
+            waiting,
+            batch_size,
+            step_callback=step_callback,
+        )
+        self._scheduler.admit(batch)
+        return batch
 
-    def step(self, run: Run) -> list[StepRecord]:
-        """One draft, one target forward, one verification for every live row; rows that end make way for those that wait."""
-        if not run.rows or run.state is None or run.session is None:
+    def step(self, batch: DecodeBatch) -> list[StepRecord]:
+        """One draft, one target forward, one verification for every live sequence; those that end make way for others."""
+        if not batch.sequences or batch.state is None or batch.session is None:
             return []
         clock = [time.perf_counter()]
-        trees = self._grower.grow(run.rows, run.session, run.memory, queue=bool(run.waiting))
+        trees = self._runner.grow(batch.sequences, batch.session, batch.memory, queue=bool(batch.waiting))
         clock.append(time.perf_counter())
         with self._scoring:
-            scored = self.target.score(run.state, trees)
+            scored = self.target.score(batch.state, trees)
         clock.append(time.perf_counter())
-        verified = [self._verify(row, tree, s) for row, tree, s in zip(run.rows, trees, scored, strict=True)]
+        verified = [self._verify(sequence, tree, s) for sequence, tree, s in zip(batch.sequences, trees, scored, strict=True)]
         clock.append(time.perf_counter())
         committed = [
-            _commit(row, tree, verdict, s) for row, tree, (verdict, _), s in zip(run.rows, trees, verified, scored, strict=True)
+            _commit(sequence, tree, verdict, s)
+            for sequence, tree, (verdict, _), s in zip(batch.sequences, trees, verified, scored, strict=True)
         ]
-        rows, keep = run.rows, [i for i, row in enumerate(run.rows) if row.emitted.finish is None]
-        paths = [v.path if row.emitted.finish is None else None for row, (v, _) in zip(rows, verified, strict=True)]
+        sequences, keep = batch.sequences, [i for i, sequence in enumerate(batch.sequences) if sequence.emitted.finish is None]
+        paths = [
+            v.path if sequence.emitted.finish is None else None for sequence, (v, _) in zip(sequences, verified, strict=True)
+        ]
         with self._scoring:
-            self.target.commit(run.state, paths)
-        self._places.drop_ended(run, keep)
+            self.target.commit(batch.state, paths)
+        self._scheduler.drop_ended(batch, keep)
         if keep:
             with self._drafting:
-                run.session.observe([committed[i] for i in keep], [scored[i] for i in keep])
+                batch.session.observe([committed[i] for i in keep], [scored[i] for i in keep])
         clock.append(time.perf_counter())
         seconds = {phase: after - before for phase, (before, after) in zip(PHASES, itertools.pairwise(clock), strict=True)}
         records = []
-        for row, tree, (verdict, p), done in zip(rows, trees, verified, committed, strict=True):
-            records.append(_record(tree, verdict, done, len(rows), seconds, p.fallbacks))
-            row.record(records[-1])
+        for sequence, tree, (verdict, p), done in zip(sequences, trees, verified, committed, strict=True):
+            records.append(_record(tree, verdict, done, len(sequences), seconds, p.fallbacks))
+            sequence.record(records[-1])
             if self._on_step is not None:
                 self._on_step(records[-1])
-            if run.watch is not None:
-                run.watch(StepView(row.number, tree, verdict, p, records[-1]))
-        self._places.admit(run)
+            if batch.step_callback is not None:
+                batch.step_callback(StepInfo(sequence.number, tree, verdict, p, records[-1]))
+        self._scheduler.admit(batch)
         return records
 
-    def _verify(self, row: Row, tree: DraftTree, scored: Scored) -> tuple[Verdict, TargetProbs]:
-        p = row.warper.target_probs(scored.logits, row.tokens, tree)
+    def _verify(self, sequence: Sequence, tree: DraftTree, scored: Scored) -> tuple[Verdict, TargetProbs]:
+        p = sequence.warper.target_probs(scored.logits, sequence.tokens, tree)
         with self._verifying:
-            verdict = self.verifier.verify(tree, p, row.rng.target)
+            verdict = self.verifier.verify(tree, p, sequence.rng.target)
         return checked_verdict(verdict, tree, self.target.facts.vocab_size, type(self.verifier).name), p
 
-    def _generation(self, row: Row) -> Generation:
-        return row.generation(self.declared.verifier.guarantee)
+    def _generation(self, sequence: Sequence) -> Generation:
+        return sequence.generation(self.declared.verifier.guarantee)
 
 
-def _commit(row: Row, tree: DraftTree, verdict: Verdict, scored: Scored) -> Committed:
+def _commit(sequence: Sequence, tree: DraftTree, verdict: Verdict, scored: Scored) -> Committed:
     nodes = (0, *verdict.path)
     tokens = [*(tree.tokens[n] for n in verdict.path), verdict.next_token]
-    taken = row.emit(tokens, [scored.logits[n] for n in nodes] if row.wants_logprobs else [])
+    taken = sequence.emit(tokens, [scored.logits[n] for n in nodes] if sequence.wants_logprobs else [])
     return Committed(tuple(tokens[:taken]), nodes[:taken], scored.hidden.rows(list(nodes[:taken])), tree)
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from specdec.decoding.contract_checks import ProposalCheck
 from specdec.decoding.pruning import trimmed
-from specdec.decoding.sequence import Row
+from specdec.decoding.sequence import Sequence
 from specdec.errors import NumericsError, PluginError
 from specdec.interfaces.declarations import BuilderDeclaration, DrafterDeclaration, VerifierDeclaration
 from specdec.interfaces.part_guard import PartGuard
@@ -31,7 +31,7 @@ class Declared:
 
 
 @dataclass(slots=True)
-class _Growing:
+class GrowingDraft:
     """One sequence's draft while it grows: the builder, and what it last asked. origins: by drafted path, whose it is."""
 
     steps: Generator[Frontier, Answer, DraftTree]
@@ -70,7 +70,7 @@ class _Uncoupled(DraftRng):
         )
 
 
-class Grower:
+class DraftRunner:
     """Drives a builder and a drafter; checks what both return."""
 
     def __init__(self, *, target: Target, drafter: Drafter, builder: TreeBuilder, declared: Declared) -> None:
@@ -85,44 +85,50 @@ class Grower:
         self._building = PartGuard("tree builder", builder)
 
     def grow(
-        self, rows: list[Row], session: DraftSession, batch: Memory | None = None, *, queue: bool = False
+        self, sequences: list[Sequence], session: DraftSession, batch_memory: Memory | None = None, *, queue: bool = False
     ) -> list[DraftTree]:
-        """A tree per row, at its root. batch: what builders keep about these rows together. queue: whether others wait.
+        """A tree per sequence, at its root.
 
-        Raises PluginError for a drafter or builder that breaks its contract.
+        batch_memory: what builders keep about these sequences together. queue: whether others wait. Raises PluginError for a
+        drafter or builder that breaks its contract.
         """
-        shared = Memory() if batch is None else batch
-        budgets = [self._budget(row, len(rows), shared, queue=queue) for row in rows]
-        growing = [self._begin(row, budget) for row, budget in zip(rows, budgets, strict=True)]
-        while any(one is not None and one.asked is not None for one in growing):
-            frontiers = [None if one is None else one.asked for one in growing]
+        shared = Memory() if batch_memory is None else batch_memory
+        budgets = [self._budget(sequence, len(sequences), shared, queue=queue) for sequence in sequences]
+        drafts = [self._begin(sequence, budget) for sequence, budget in zip(sequences, budgets, strict=True)]
+        while any(draft is not None and draft.asked is not None for draft in drafts):
+            frontiers = [None if draft is None else draft.asked for draft in drafts]
             with self._drafting:
                 answers = session.expand(frontiers)
             if not isinstance(answers, list | tuple):
                 raise PluginError(f"drafter '{self._drafter.name}' answered with {type(answers).__name__}, not with a list")
-            if len(answers) != len(rows):
-                raise PluginError(f"drafter '{self._drafter.name}' answered {len(answers)} sequences; {len(rows)} asked")
-            for row, one, frontier, proposal in zip(rows, growing, frontiers, answers, strict=True):
-                if one is not None and frontier is not None:
-                    self._advance(one, self._answer(row, frontier, proposal))
-        return trimmed([self._finished(row, budget, one) for row, budget, one in zip(rows, budgets, growing, strict=True)])
+            if len(answers) != len(sequences):
+                raise PluginError(f"drafter '{self._drafter.name}' answered {len(answers)} sequences; {len(sequences)} asked")
+            for sequence, draft, frontier, proposal in zip(sequences, drafts, frontiers, answers, strict=True):
+                if draft is not None and frontier is not None:
+                    self._advance(draft, self._answer(sequence, frontier, proposal))
+        return trimmed(
+            [
+                self._finished(sequence, budget, draft)
+                for sequence, budget, draft in zip(sequences, budgets, drafts, strict=True)
+            ]
+        )
 
-    def _begin(self, row: Row, budget: Budget) -> _Growing | None:
+    def _begin(self, sequence: Sequence, budget: Budget) -> GrowingDraft | None:
         if not self._drafts or budget.depth < 1 or budget.nodes < 1:
             return None
         with self._building:
-            rng = row.rng.draft if self._coupled else _Uncoupled(row.rng.draft, self._builder.name)
-            one = _Growing(self._builder.grow(row.tokens[-1], len(row.tokens) - 1, budget, rng))
-        self._advance(one, None)
-        return one
+            rng = sequence.rng.draft if self._coupled else _Uncoupled(sequence.rng.draft, self._builder.name)
+            draft = GrowingDraft(self._builder.grow(sequence.tokens[-1], len(sequence.tokens) - 1, budget, rng))
+        self._advance(draft, None)
+        return draft
 
-    def _advance(self, one: _Growing, answer: Answer | None) -> None:
+    def _advance(self, draft: GrowingDraft, answer: Answer | None) -> None:
         try:
             with self._building:
-                one.advance(answer)
+                draft.advance(answer)
         except NumericsError as error:
             raise PluginError(f"drafter '{self._drafter.name}': {error}") from error
-        asked = one.asked
+        asked = draft.asked
         if asked is None:
             return
         if not isinstance(asked, Frontier):
@@ -133,39 +139,39 @@ class Grower:
                 f"tree builder '{self._builder.name}' asked for nodes {nodes} of a tree of {len(asked.tree)} nodes"
             )
 
-    def _budget(self, row: Row, num_rows: int, batch: Memory, *, queue: bool) -> Budget:
+    def _budget(self, sequence: Sequence, num_sequences: int, batch_memory: Memory, *, queue: bool) -> Budget:
         limit = self._target.facts.max_tree_nodes
         nodes = UNBOUNDED_NODES if limit is None else limit - 1
-        last = row.records[-1] if row.records else None
+        last = sequence.records[-1] if sequence.records else None
         return Budget(
             nodes=nodes,
-            depth=row.remaining - 1,
-            stop_ids=row.warper.stop_ids,
-            rows=num_rows,
+            depth=sequence.remaining - 1,
+            stop_ids=sequence.warper.stop_ids,
+            rows=num_sequences,
             queue=queue,
             last=last,
-            memory=row.memory,
-            batch=batch,
+            memory=sequence.memory,
+            batch=batch_memory,
         )
 
-    def _answer(self, row: Row, frontier: Frontier, answer: object) -> Answer:
+    def _answer(self, sequence: Sequence, frontier: Frontier, answer: object) -> Answer:
         proposal = self._proposals.check(answer, len(frontier.nodes))
         if not self._draws or isinstance(proposal, Candidates):
             return proposal
-        if self._coupled and not row.warper.sampling.temperature:
+        if self._coupled and not sequence.warper.sampling.temperature:
             return proposal
-        truncation, vocab_size = row.warper.sampling.draft_truncation, self._target.facts.vocab_size
+        truncation, vocab_size = sequence.warper.sampling.draft_truncation, self._target.facts.vocab_size
         try:
             q = draft_probs(proposal.logits, proposal.target_ids, vocab_size, truncation)
         except NumericsError as error:
             raise PluginError(f"drafter '{self._drafter.name}': {proposal.unusable()}") from error
         return DraftProbs(q, proposal.source)
 
-    def _finished(self, row: Row, budget: Budget, one: _Growing | None) -> DraftTree:
-        root = len(row.tokens) - 1
-        if one is None:
-            return root_only(row.tokens[-1], root)
-        tree, name = one.tree, self._builder.name
+    def _finished(self, sequence: Sequence, budget: Budget, draft: GrowingDraft | None) -> DraftTree:
+        root = len(sequence.tokens) - 1
+        if draft is None:
+            return root_only(sequence.tokens[-1], root)
+        tree, name = draft.tree, self._builder.name
         if not isinstance(tree, DraftTree):
             raise PluginError(f"tree builder '{name}' returned {type(tree).__name__}, not a DraftTree")
         try:
@@ -175,14 +181,14 @@ class Grower:
             raise PluginError(f"tree builder '{name}' returned a tree that is none: {error}") from error
         if self._coupled and (others := set(tree.draw_kind.values()) - {Draw.COUPLED}):
             raise PluginError(f"tree builder '{name}' declares coupled draws and stamps some as {' and '.join(sorted(others))}")
-        if tree.root_position != root or tree.tokens[0] != row.tokens[-1]:
+        if tree.root_position != root or tree.tokens[0] != sequence.tokens[-1]:
             raise PluginError(f"tree builder '{name}' returned a tree with another root than it was given")
         if tree.num_drafted > budget.nodes or tree.max_depth > budget.depth:
             raise PluginError(
                 f"tree builder '{name}' returned {tree.num_drafted} nodes of depth {tree.max_depth}; "
                 f"the budget is {budget.nodes} nodes of depth {budget.depth}"
             )
-        return replace(tree, source=_sources(tree, one.origins)) if one.origins and not tree.source else tree
+        return replace(tree, source=_sources(tree, draft.origins)) if draft.origins and not tree.source else tree
 
 
 def _sources(tree: DraftTree, origins: Mapping[tuple[int, ...], int]) -> tuple[int, ...]:

@@ -1,6 +1,7 @@
 """One sequence while it is decoded."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import abc
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -22,7 +23,7 @@ from specdec.trees.draft_tree import root_only
 
 
 @dataclass(slots=True)
-class Row:
+class Sequence:
     """One sequence. tokens: prompt and answer; the last is the root, not yet in the target's cache. memory: the builder's.
 
     number: its place among all sequences; request: that of its request, which its samples share. began: at its prefill.
@@ -62,7 +63,7 @@ class Row:
         p = self.warper.target_probs(scored.logits, self.tokens, root_only(self.tokens[-1], end - 1))
         return p.row(0).choose(self.rng.target, end)
 
-    def emit(self, tokens: Sequence[int], logits: Sequence[Tensor]) -> int:
+    def emit(self, tokens: abc.Sequence[int], logits: abc.Sequence[Tensor]) -> int:
         """Append tokens up to the end of the sequence; returns how many were taken. logits: [vocab] by token, for logprobs."""
         taken = self.emitted.push(tokens)
         self.tokens += tokens[:taken]
@@ -103,29 +104,29 @@ def _logprobs(logits: Tensor, token: int, top: int) -> TokenLogprobs:
     return TokenLogprobs(token, float(row[token]), tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True)))
 
 
-def open_rows(
-    requests: Sequence[Request],
+def open_sequences(
+    requests: abc.Sequence[Request],
     *,
     target: Target,
     sampling: SamplingParams,
     numbers: Iterator[int],
     rng_for: Callable[[int], RequestRng],
-) -> list[Row]:
+) -> list[Sequence]:
     """Rows of all samples, side by side. Raises SpecError before anything is changed."""
     prepared = [_prepare(request, target, sampling) for request in requests]
-    rows: list[Row] = []
+    sequences: list[Sequence] = []
     for place, (request, (prompt, limit, options)) in enumerate(zip(requests, prepared, strict=True)):
         number = next(numbers)
         own = request.seed if request.seed is not None else request_key(options.seed, number)
         stop_ids = frozenset(request.stop_ids) | (frozenset() if request.ignore_eos else target.facts.stop_ids)
-        sequences = tuple(tuple(stop) for stop in request.stop if not isinstance(stop, str))
-        rules = StopRules(limit, stop_ids, sequences, tuple(stop for stop in request.stop if isinstance(stop, str)))
+        stop_sequences = tuple(tuple(stop) for stop in request.stop if not isinstance(stop, str))
+        rules = StopRules(limit, stop_ids, stop_sequences, tuple(stop for stop in request.stop if isinstance(stop, str)))
         for sample in range(request.n):
             key = own if sample == 0 else mix(own, sample) >> 1
             warper = LogitsWarper(options, prompt_length=len(prompt), stop_ids=stop_ids, processors=request.processors)
-            rows.append(
-                Row(
-                    number=len(rows),
+            sequences.append(
+                Sequence(
+                    number=len(sequences),
                     request=place,
                     sample_index=sample,
                     seed=key,
@@ -138,7 +139,7 @@ def open_rows(
                     num_logprobs=request.logprobs,
                 )
             )
-    return rows
+    return sequences
 
 
 def _prepare(request: Request, target: Target, sampling: SamplingParams) -> tuple[list[int], int, SamplingParams]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specdec.decoding.callbacks import StepView
+from specdec.decoding.callbacks import StepInfo
 from specdec.decoding.decoder import Decoder
 from specdec.decoding.detokenizer import Detokenizer
 from specdec.interfaces.parts import TextCodec
@@ -13,7 +13,7 @@ from specdec.trace.steps import TraceEnd, TraceHeader, TraceStep, drawn_q, endin
 
 
 class Recorder:
-    """Watches the one sequence of a stream; `watch` is what the decoder is given."""
+    """Records the one sequence of a stream; `step_callback` is what the decoder is given."""
 
     def __init__(self, file: TraceFile, decoder: Decoder, prompt: Sequence[int], spec: Mapping[str, Any], seed: int) -> None:
         self._file = file
@@ -34,9 +34,9 @@ class Recorder:
             )
         )
 
-    def watch(self, view: StepView) -> None:
+    def step_callback(self, info: StepInfo) -> None:
         """Write down one step."""
-        tree, verdict, record = view.tree, view.verdict, view.record
+        tree, verdict, record = info.tree, info.verdict, info.record
         if not self._begun:
             self._text_of(tree.tokens[0])
             self._begun = True
@@ -50,13 +50,13 @@ class Recorder:
                 source=tree.source,
                 draws=dict(tree.draw_order),
                 draw={parent: kind.value for parent, kind in tree.draw_kind.items()},
-                p=tuple(visited_p(tree, verdict.path, view.target_dists)),
+                p=tuple(visited_p(tree, verdict.path, info.target_probs)),
                 q=tuple(drawn_q(tree)),
                 path=verdict.path,
                 next_token=verdict.next_token,
                 next_text=token_text(self._codec, verdict.next_token),
-                next_p=view.target_dists.row(last).prob(verdict.next_token),
-                ending=ending_of(view),
+                next_p=info.target_probs.row(last).prob(verdict.next_token),
+                ending=ending_of(info),
                 emitted=record.emitted,
                 emitted_texts=tuple(self._text_of(token) for token in record.emitted),
                 seconds=dict(record.seconds),

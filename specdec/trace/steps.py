@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from specdec.decoding.callbacks import StepView
+from specdec.decoding.callbacks import StepInfo
 from specdec.sampling.logits_warper import TargetProbs
 from specdec.trees.draft_tree import DraftTree
 
@@ -102,10 +102,10 @@ def drawn_q(tree: DraftTree) -> list[float | None]:
     return found
 
 
-def ending_of(view: StepView) -> Ending:
+def ending_of(info: StepInfo) -> Ending:
     """Why the path ended."""
-    if len(view.record.emitted) < len(view.verdict.path) + 1:
+    if len(info.record.emitted) < len(info.verdict.path) + 1:
         return Ending.CUT
-    if not view.tree.num_drafted:
+    if not info.tree.num_drafted:
         return Ending.NOTHING_DRAFTED
-    return Ending.ALL_ACCEPTED if view.verdict.all_accepted else Ending.REJECTED
+    return Ending.ALL_ACCEPTED if info.verdict.all_accepted else Ending.REJECTED

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import exp
 from typing import ClassVar
 
-from specdec.decoding.callbacks import StepView, draft_levels, ranked_children
+from specdec.decoding.callbacks import StepInfo, draft_levels, ranked_children
 from specdec.errors import SpecdecError
 from specdec.interfaces.declarations import BuilderDeclaration, Gives, Shape
 from specdec.interfaces.parts import BuildTools, PartOptions, TreeBuilder
@@ -189,9 +189,9 @@ class StepCounts:
     reached: list[int] = field(default_factory=list)
     accepted: list[list[int]] = field(default_factory=list)
 
-    def watch(self, view: StepView) -> None:
+    def step_callback(self, info: StepInfo) -> None:
         """Count one step."""
-        for depth, level in enumerate(draft_levels(view)):
+        for depth, level in enumerate(draft_levels(info)):
             if not level.num_children:
                 continue
             while len(self.reached) <= depth:
@@ -202,10 +202,10 @@ class StepCounts:
             row += [0] * (level.num_children - len(row))
             if level.rank is not None:
                 row[level.rank] += 1
-            self._calibrate(view, level.node, level.rank)
+            self._calibrate(info, level.node, level.rank)
 
-    def _calibrate(self, view: StepView, node: int, accepted: int | None) -> None:
-        tokens = [view.tree.tokens[child] for child in ranked_children(view.tree, node)]
-        heard = self.listener.probabilities(view.tree.path_tokens(node), tokens)
+    def _calibrate(self, info: StepInfo, node: int, accepted: int | None) -> None:
+        tokens = [info.tree.tokens[child] for child in ranked_children(info.tree, node)]
+        heard = self.listener.probabilities(info.tree.path_tokens(node), tokens)
         for rank, probability in enumerate(heard):
             self.trials.add(probability, accepted=rank == accepted)

@@ -149,7 +149,7 @@ def _own_steps(
     listening = _with_builder(decoder, listener, decoder.declared)
     for number, prompt in enumerate(prompts):
         options: dict[str, Any] = {"max_new_tokens": plan.max_new_tokens, "seed": request_key(plan.seed, number)}
-        for _ in listening.stream(list(prompt), watch=tally.watch, **options):
+        for _ in listening.stream(list(prompt), step_callback=tally.step_callback, **options):
             pass
         on_answer()
     _check_counted(tally.reached)

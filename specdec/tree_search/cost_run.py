@@ -6,7 +6,7 @@ from statistics import median, quantiles
 from typing import Any
 
 from specdec.compose import load
-from specdec.decoding.batching import Run
+from specdec.decoding.batching import DecodeBatch
 from specdec.decoding.decoder import Decoder
 from specdec.decoding.drafting import Declared
 from specdec.decoding.requests import Request
@@ -123,7 +123,7 @@ def _metered(decoder: Decoder, meter: Meter) -> Decoder:
 def _round(metered: Decoder, plain: Decoder, meter: Meter, plan: CostPlan, number: int) -> Samples:
     """Every size at every context in turn, in an order of the round's own."""
     samples = Samples()
-    runs: list[tuple[int, Run, Run]] = []
+    runs: list[tuple[int, DecodeBatch, DecodeBatch]] = []
     meter.size = 1
     for context in plan.contexts:
         request = Request(_prompt(metered, context), max_new_tokens=_growth(plan), seed=number, ignore_eos=True)
@@ -158,13 +158,13 @@ def _batched_steps(metered: Decoder, meter: Meter, plan: CostPlan, number: int, 
         samples.together.append(metered.step(together)[0].seconds["draft"])
 
 
-def _plain_step(plain: Decoder, run: Run, context: int, samples: Samples) -> None:
+def _plain_step(plain: Decoder, run: DecodeBatch, context: int, samples: Samples) -> None:
     for record in plain.step(run):
         samples.forward[context, 1].append(_forward(record))
         samples.plain_overhead.append(_rest(record))
 
 
-def _metered_step(metered: Decoder, run: Run, meter: Meter, context: int, samples: Samples) -> None:
+def _metered_step(metered: Decoder, run: DecodeBatch, meter: Meter, context: int, samples: Samples) -> None:
     for record in metered.step(run):
         samples.forward[context, meter.size].append(_forward(record))
         samples.overhead.append(_rest(record) - sum(meter.levels))

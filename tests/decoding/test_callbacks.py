@@ -1,4 +1,4 @@
-"""What a watcher of a run sees: every step, with levels and ranks that agree with the records."""
+"""What a step callback sees: every step, with levels and ranks that agree with the records."""
 
 from specdec.decoding.callbacks import draft_levels, ranked_children
 from specdec.decoding.requests import Request
@@ -6,18 +6,18 @@ from specdec.trees.draft_tree import Draw, TreeSketch
 
 
 def watched_run(decoder, prompts, **options):
-    views = []
-    run = decoder.start([Request(p, **options) for p in prompts], watch=views.append)
-    while run.rows:
+    infos = []
+    run = decoder.start([Request(p, **options) for p in prompts], step_callback=infos.append)
+    while run.sequences:
         decoder.step(run)
-    return run, views
+    return run, infos
 
 
 def test_every_step_of_every_sequence_is_seen_once_with_its_record(compose, table, strategy):
     decoder = compose(table(), strategy)
-    run, views = watched_run(decoder, [[1, 2], [3], [4, 5, 6]], max_new_tokens=30)
+    run, infos = watched_run(decoder, [[1, 2], [3], [4, 5, 6]], max_new_tokens=30)
     for row in run.ended:
-        seen = [view.record for view in views if view.sequence == row.number]
+        seen = [info.record for info in infos if info.sequence == row.number]
         assert all(a is b for a, b in zip(seen, row.records, strict=True))
 
 
@@ -30,17 +30,17 @@ def test_a_run_that_is_watched_gives_the_tokens_of_one_that_is_not(compose, tabl
 
 def test_tested_levels_are_as_many_as_the_record_says_and_accepted_ones_have_a_rank(compose, table, strategy):
     decoder = compose(table(), strategy)
-    _, views = watched_run(decoder, [[1, 2], [3]], max_new_tokens=40, sampling={"temperature": 1.0}, seed=1)
+    _, infos = watched_run(decoder, [[1, 2], [3]], max_new_tokens=40, sampling={"temperature": 1.0}, seed=1)
     ranks = set()
-    for view in views:
-        levels = draft_levels(view)
-        assert len(levels) == view.record.tested
+    for info in infos:
+        levels = draft_levels(info)
+        assert len(levels) == info.record.tested
         taken = [level for level in levels if level.rank is not None]
-        assert len(taken) == min(len(view.verdict.path), view.record.tested)
-        for level, node in zip(taken, view.verdict.path, strict=False):
-            drawn = list(dict.fromkeys(view.tree.draw_order[level.node]))
+        assert len(taken) == min(len(info.verdict.path), info.record.tested)
+        for level, node in zip(taken, info.verdict.path, strict=False):
+            drawn = list(dict.fromkeys(info.tree.draw_order[level.node]))
             assert drawn[level.rank] == node
-            assert level.num_children == len(set(drawn)) == len(view.tree.children[level.node])
+            assert level.num_children == len(set(drawn)) == len(info.tree.children[level.node])
             ranks.add(level.rank)
     assert 0 in ranks
 

@@ -281,7 +281,7 @@ def test_a_record_times_every_phase_and_the_answer_the_whole(compose, table, cha
 def test_runs_may_be_interleaved(compose, table, strategy):
     decoder = compose(table(8, seed=1), strategy, "mixed", sampling=SamplingParams(temperature=1.0))
     runs = [decoder.start([request]) for request in REQUESTS]
-    while any(run.rows for run in runs):
+    while any(run.sequences for run in runs):
         for run in runs:
             decoder.step(run)
     expected = [decoder.generate([request])[0].tokens for request in REQUESTS]

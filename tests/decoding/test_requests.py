@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from specdec.decoding.requests import Request, requests_of
-from specdec.decoding.sequence import open_rows
+from specdec.decoding.sequence import open_sequences
 from specdec.errors import SpecError
 from specdec.sampling.keyed_noise import request_key
 from specdec.sampling.params import SamplingParams
@@ -125,7 +125,7 @@ def test_an_option_is_laid_over_a_request_and_the_rest_of_it_stays():
 
 
 def keys(requests, target, spec_seed=0):
-    rows = open_rows(
+    rows = open_sequences(
         requests,
         target=target,
         sampling=SamplingParams(seed=spec_seed),

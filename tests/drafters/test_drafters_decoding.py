@@ -68,11 +68,11 @@ def test_self_drafting_accepts_every_token_and_its_cache_is_right_after_every_st
     main = Tabular.build(options(), BuildTools())
     made = decoder(main, SELF, BUILDERS[name])
     run = made.start([Request(prompt=(1, 2), max_new_tokens=200)])
-    while run.rows:
+    while run.sequences:
         (record,) = made.step(run)
         assert record.accepted == min(record.depth, record.committed)
-        if run.rows:
-            row = run.rows[0]
+        if run.sequences:
+            row = run.sequences[0]
             assert run.session.cached_lengths[0] + len(run.session.uncached[0]) == len(row.tokens)
             assert list(row.tokens[run.session.cached_lengths[0] :]) == list(run.session.uncached[0])
             assert len(run.session.uncached[0]) == 2

@@ -51,14 +51,14 @@ def test_b85_rows_that_end_early_equal_their_solo_runs_and_leave_the_batch(compo
         Request((2,), max_new_tokens=14),
     ]
     run = decoder.start(requests)
-    assert [row.number for row in run.rows] == [1, 2]
-    while run.rows:
-        live = len(run.rows)
+    assert [row.number for row in run.sequences] == [1, 2]
+    while run.sequences:
+        live = len(run.sequences)
         records = decoder.step(run)
         assert len(records) == live == len(target.trees[-1])
         assert all(record.batch_size == live for record in records)
-        if run.state is not None and run.rows:
-            assert len(run.state.lengths) == len(run.rows)
+        if run.state is not None and run.sequences:
+            assert len(run.state.lengths) == len(run.sequences)
     answers = decoder.generate(requests)
     assert [a.tokens for a in answers] == [free[0].tokens[:1], free[1].tokens[:3], free[2].tokens]
     assert answers[0].records == ()
@@ -136,8 +136,8 @@ def test_b86_the_cache_of_a_ragged_batch_holds_each_rows_own_tokens(compose, tin
     target, _ = tiny(kind)
     decoder = compose(target, chain_of(4), NgramDrafter(NgramOptions(min_confidence=0.0)))
     run = decoder.start([Request(p, max_new_tokens=10) for p in ((5, 6, 5, 6, 5), (7,), (9, 9))])
-    while run.rows:
-        assert run.state.lengths == tuple(len(row.tokens) - 1 for row in run.rows)
+    while run.sequences:
+        assert run.state.lengths == tuple(len(row.tokens) - 1 for row in run.sequences)
         run.state.check_integrity()
         decoder.step(run)
 

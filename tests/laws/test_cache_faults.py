@@ -119,7 +119,7 @@ def test_b43_three_interleaved_requests_answer_as_if_alone(compose, tiny, chain_
     decoder = compose(target, chain_of(4), ngram() if drafter == "ngram" else drafter)
     requests = [Request(tuple(p), max_new_tokens=m, seed=1) for p, m in ((REPEATING, 12), ([5], 3), ([9, 9, 9], 8))]
     runs = [decoder.start([request]) for request in requests]
-    while any(run.rows for run in runs):
+    while any(run.sequences for run in runs):
         for run in runs:
             decoder.step(run)
             if run.state is not None:
@@ -142,8 +142,8 @@ def test_b47_the_cache_after_every_step_gives_the_logits_of_a_recomputation(comp
     target, logits_of = tiny(kind)
     decoder = compose(target, shape, "mixed")
     run = decoder.start([Request((5, 6, 7), max_new_tokens=12)])
-    while run.rows:
-        tokens = run.rows[0].tokens
+    while run.sequences:
+        tokens = run.sequences[0].tokens
         assert run.state.lengths == (len(tokens) - 1,)
         run.state.check_integrity()
         found = target.score(run.state, [root_only(tokens[-1], len(tokens) - 1)])[0].logits[0]

@@ -145,7 +145,7 @@ def test_b01_the_verifier_reads_bitwise_the_q_that_was_drawn_from(compose, table
     decoder = compose(target, parts_of(*shape, WatchedVerifier), Rough(16), sampling=SamplingParams(temperature=1.0))
     rng = WatchedDraftRng(seeded(3).draft)
     run = decoder.start([Request((1,), max_new_tokens=9)], rng_for=lambda key: RequestRng(rng, seeded(key).target))
-    while run.rows:
+    while run.sequences:
         decoder.step(run)
     verified = [row for tree in decoder.verifier.trees if tree.q is not None for row in tree.q]
     assert len(verified) == len(rng.drawn_from) > 3
@@ -265,7 +265,7 @@ def test_b04_match_draws_exactly_once_for_every_emitted_token(compose, table, ma
     rng = CountingTargetRng(seeded(5).target)
     decoder = compose(table(6, seed=2), matching, "mixed", sampling=SamplingParams(temperature=1.0))
     run = decoder.start([Request((1,), max_new_tokens=30)], rng_for=lambda key: RequestRng(seeded(key).draft, rng))
-    while run.rows:
+    while run.sequences:
         decoder.step(run)
     assert rng.choices == len(run.ended[0].emitted.tokens) == 30
 

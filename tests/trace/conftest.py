@@ -15,7 +15,7 @@ def traced(compose, table, tmp_path):
         options = {"max_new_tokens": 40, "seed": 5, **options}
         with TraceFile(path or tmp_path / "t.jsonl") as file:
             recorder = Recorder(file, decoder, [1, 2], spec or {"drafter": {"use": "tabular"}}, options["seed"])
-            *_, last = decoder.stream([1, 2], watch=recorder.watch, **options)
+            *_, last = decoder.stream([1, 2], step_callback=recorder.step_callback, **options)
             recorder.finish(last.generation)
         return read_trace(path or tmp_path / "t.jsonl"), last.generation
 

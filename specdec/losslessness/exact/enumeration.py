@@ -10,9 +10,10 @@ from math import fsum
 from torch import Tensor
 
 from specdec.decoding.decoder import Decoder
-from specdec.decoding.drafting import Grower
+from specdec.decoding.drafting import DraftRunner
 from specdec.decoding.requests import Request
-from specdec.decoding.sequence import Row, open_rows
+from specdec.decoding.sequence import Sequence as LiveSequence
+from specdec.decoding.sequence import open_sequences
 from specdec.interfaces.declarations import Features
 from specdec.interfaces.parts import Target
 from specdec.interfaces.proposals import DraftStart
@@ -118,7 +119,7 @@ def _running(decoder: Decoder, prompt: Sequence[int], steps: int, max_new_tokens
         rng = RequestRng(rng.draft, witness if coupled else rng.target)
         with blamed(names):
             batch = decoder.start([Request(tuple(prompt), max_new_tokens=max_new_tokens)], rng_for=lambda _: rng)
-            row = (batch.rows + batch.ended)[0]
+            row = (batch.sequences + batch.ended)[0]
             for _ in range(steps):
                 decoder.step(batch)
                 if batch.state is not None:
@@ -201,21 +202,21 @@ def step_size(decoder: Decoder, prefix: Sequence[int], *, depth: int | None, pro
     )
 
 
-def _row(decoder: Decoder, prefix: Sequence[int], depth: int | None, rng: RequestRng) -> Row:
+def _sequence(decoder: Decoder, prefix: Sequence[int], depth: int | None, rng: RequestRng) -> LiveSequence:
     request = Request(tuple(prefix[:-1]), max_new_tokens=LONG if depth is None else depth + 2)
-    (row,) = open_rows(
+    (sequence,) = open_sequences(
         [request], target=decoder.target, sampling=decoder.sampling, numbers=itertools.count(), rng_for=lambda _: rng
     )
-    row.emit([prefix[-1]], [])
-    return row
+    sequence.emit([prefix[-1]], [])
+    return sequence
 
 
 def _draft(decoder: Decoder, prefix: Sequence[int], depth: int | None, rng: RequestRng) -> Draft:
     with blamed(f"drafter '{decoder.drafter.name}'"):
         session = decoder.drafter.open([DraftStart(tuple(prefix[:-1]), prefix[-1], HiddenStates())])
     with blamed(f"tree '{decoder.builder.name}'"):
-        grower = Grower(target=decoder.target, drafter=decoder.drafter, builder=decoder.builder, declared=decoder.declared)
-        tree = grower.grow([_row(decoder, prefix, depth, rng)], session)[0]
+        runner = DraftRunner(target=decoder.target, drafter=decoder.drafter, builder=decoder.builder, declared=decoder.declared)
+        tree = runner.grow([_sequence(decoder, prefix, depth, rng)], session)[0]
     q = () if tree.q is None else tuple(map(tuple, tree.q.tolist()))
     key = (
         tree.tokens,
