@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec.config.library import library
-from specdec.config.resolved_spec import Chosen, Plan, Workshop
+from specdec.config.resolved_spec import Catalog, ResolvedPart, ResolvedSpec
 from specdec.config.resolver import built, check, read
 from specdec.decoding.decoder import Decoder
 from specdec.decoding.drafting import Declared
@@ -14,13 +14,11 @@ from specdec.interfaces.declarations import DrafterDeclaration
 from specdec.interfaces.parts import BuildTools, Drafter, Target
 from specdec.plugins.registry import Kind, Registry, load_registry
 
-__all__ = ["Chosen", "Plan", "Workshop", "build", "check", "load", "planned", "read", "target_override", "workshop"]
 
-
-def workshop() -> Workshop:
+def load_catalog() -> Catalog:
     """Our parts and files and those of installed plug-ins. Raises PluginError."""
     registry = load_registry()
-    return Workshop(registry, library(registry.libraries))
+    return Catalog(registry, library(registry.libraries))
 
 
 def load(
@@ -36,28 +34,30 @@ def load(
     set: `a.b=value` texts, or {dotted key: value}. overrides: top-level keys, such as sampling={"temperature": 1.0}.
     Raises SpecError (every mistake at once), IncompatibleParts, or TargetMismatch when the model cannot do it.
     """
-    shop = workshop()
+    catalog = load_catalog()
     given = target if isinstance(target, Target) else None
-    replaced = {} if target is None or isinstance(target, Target) else target_override(target, shop.registry)
+    replaced = {} if target is None or isinstance(target, Target) else target_override(target, catalog.registry)
     dotted = dict(set) if isinstance(set, Mapping) else {}
     settings = () if isinstance(set, Mapping) else tuple(set)
-    plan = check(read(source, shop, settings=settings, overrides={**replaced, **dotted, **overrides}), shop, target=given)
-    return build(plan, shop, target=given)
+    resolved = check(
+        read(source, catalog, settings=settings, overrides={**replaced, **dotted, **overrides}), catalog, target=given
+    )
+    return build(resolved, catalog, target=given)
 
 
-def planned(
+def resolve(
     source: str | Path | Mapping[str, Any],
-    shop: Workshop,
+    catalog: Catalog,
     *,
     settings: Sequence[str] | None = None,
     target: str | Path | Mapping[str, Any] | None = None,
-) -> Plan:
-    """The checked plan of a strategy, as a command line gives it. Raises SpecError or IncompatibleParts.
+) -> ResolvedSpec:
+    """The resolved spec of a strategy, as a command line gives it. Raises SpecError or IncompatibleParts.
 
     settings: `a.b=value` texts. target: in place of the spec's own, as `load` takes it.
     """
-    override = {} if target is None else target_override(target, shop.registry)
-    return check(read(source, shop, settings=settings or (), overrides=override), shop)
+    override = {} if target is None else target_override(target, catalog.registry)
+    return check(read(source, catalog, settings=settings or (), overrides=override), catalog)
 
 
 def target_override(target: str | Path | Mapping[str, Any], registry: Registry) -> dict[str, Any]:
@@ -77,28 +77,30 @@ def _exists(text: str) -> bool:
         return False
 
 
-def build(plan: Plan, shop: Workshop, *, target: Target | None = None, models: Mapping[str, Target] | None = None) -> Decoder:
+def build(
+    resolved: ResolvedSpec, catalog: Catalog, *, target: Target | None = None, models: Mapping[str, Target] | None = None
+) -> Decoder:
     """Load the target and the drafter's models, unless they are given (`models`, by option), and compose the decoder."""
-    first = BuildTools(find_tree=plan.find_tree, sampling_seed=plan.spec.sampling.seed)
-    main = target if target is not None else built(plan.parts[Kind.TARGET], first)
+    first = BuildTools(find_tree=resolved.find_tree, sampling_seed=resolved.spec.sampling.seed)
+    main = target if target is not None else built(resolved.parts[Kind.TARGET], first)
     given = models or {}
-    nested = {option: given[option] if option in given else built(part, first) for option, part in plan.nested.items()}
-    tools = BuildTools(main, nested, plan.find_tree, plan.spec.sampling.seed)
-    tools = replace(tools, drafters=tuple(_asked(number, part, tools) for number, part in enumerate(plan.drafters)))
-    drafter, tree, verifier = (plan.parts[kind] for kind in (Kind.DRAFTER, Kind.TREE, Kind.VERIFIER))
+    nested = {option: given[option] if option in given else built(part, first) for option, part in resolved.nested.items()}
+    tools = BuildTools(main, nested, resolved.find_tree, resolved.spec.sampling.seed)
+    tools = replace(tools, drafters=tuple(_asked(number, part, tools) for number, part in enumerate(resolved.drafters)))
+    drafter, tree, verifier = (resolved.parts[kind] for kind in (Kind.DRAFTER, Kind.TREE, Kind.VERIFIER))
     return Decoder(
         target=main,
         drafter=built(drafter, tools),
         builder=built(tree, tools),
         verifier=built(verifier, tools),
         declared=Declared(drafter=drafter.declares, builder=tree.declares, verifier=verifier.declares),
-        sampling=plan.spec.sampling,
-        name=plan.spec.name,
-        on_step=shop.registry.step_observer(),
+        sampling=resolved.spec.sampling,
+        name=resolved.spec.name,
+        on_step=catalog.registry.step_observer(),
     )
 
 
-def _asked(number: int, part: Chosen, tools: BuildTools) -> tuple[Drafter, DrafterDeclaration]:
+def _asked(number: int, part: ResolvedPart, tools: BuildTools) -> tuple[Drafter, DrafterDeclaration]:
     """A drafter that the spec's own one asks, with the models that it declared itself."""
     at = f"parts.{number}."
     own = {option.removeprefix(at): model for option, model in tools.targets.items() if option.startswith(at)}

@@ -7,9 +7,9 @@ from textwrap import dedent
 import pytest
 
 import specdec
-from specdec.compose import build, workshop
+from specdec.compose import build, load_catalog
 from specdec.config.library import library
-from specdec.config.resolved_spec import Workshop
+from specdec.config.resolved_spec import Catalog
 from specdec.config.resolver import check, read
 from specdec.errors import IncompatibleParts, PluginError, SpecdecError, SpecError, UnknownPart
 from specdec.interfaces.declarations import BuilderDeclaration, Gives, Guarantee, Shape, TargetDeclaration
@@ -22,38 +22,38 @@ DRAFTER = {"use": "tabular", "vocab": 3, "random": {"seed": 7}}
 
 
 @pytest.fixture(scope="module")
-def shop() -> Workshop:
-    return workshop()
+def catalog() -> Catalog:
+    return load_catalog()
 
 
 def spec(**parts) -> dict:
     return {"target": TARGET, "drafter": DRAFTER, **parts}
 
 
-def refusal(shop: Workshop, tmp_path: Path, text: str) -> str:
+def refusal(catalog: Catalog, tmp_path: Path, text: str) -> str:
     path = tmp_path / "x.yaml"
     path.write_text(dedent(text))
     with pytest.raises(SpecError) as raised:
-        check(read(str(path), shop), shop)
+        check(read(str(path), catalog), catalog)
     return str(raised.value).replace(f"{tmp_path}/", "")
 
 
-def test_every_shipped_strategy_fits(shop):
-    for name in shop.library.strategies():
-        assert check(read(name, shop), shop).spec.name == name
+def test_every_shipped_strategy_fits(catalog):
+    for name in catalog.library.strategies():
+        assert check(read(name, catalog), catalog).spec.name == name
 
 
-def test_every_shipped_strategy_names_its_source_and_explains_itself(shop):
-    for name, path in shop.library.strategies().items():
+def test_every_shipped_strategy_names_its_source_and_explains_itself(catalog):
+    for name, path in catalog.library.strategies().items():
         text = path.read_text()
         assert text.startswith("#"), name
         assert "source:" in text or "extends:" in text, name
-        assert check(read(name, shop), shop).spec.description, name
+        assert check(read(name, catalog), catalog).spec.description, name
 
 
-def test_an_impossible_pair_is_refused_with_lines_and_what_would_fit(shop, tmp_path):
+def test_an_impossible_pair_is_refused_with_lines_and_what_would_fit(catalog, tmp_path):
     text = refusal(
-        shop,
+        catalog,
         tmp_path,
         """\
         drafter: {use: ngram}
@@ -72,15 +72,15 @@ def test_an_impossible_pair_is_refused_with_lines_and_what_would_fit(shop, tmp_p
     ]
 
 
-def test_what_fits_is_found_among_the_options_too(shop, tmp_path):
-    text = refusal(shop, tmp_path, "drafter: {use: model, model: target}\nverifier: {use: chain}\n")
+def test_what_fits_is_found_among_the_options_too(catalog, tmp_path):
+    text = refusal(catalog, tmp_path, "drafter: {use: model, model: target}\nverifier: {use: chain}\n")
     assert "builders that fit: chain {draw: sampled}" in text
     assert "tree 'chain' makes deterministic draws" in text
 
 
-def test_shape_names_and_fit_are_reported_together(shop, tmp_path):
+def test_shape_names_and_fit_are_reported_together(catalog, tmp_path):
     text = refusal(
-        shop,
+        catalog,
         tmp_path,
         """\
         nmae: x
@@ -97,42 +97,42 @@ def test_shape_names_and_fit_are_reported_together(shop, tmp_path):
     assert "x.yaml:5: target.vocab: got 2.5, expected a whole number" in text
 
 
-def test_a_mistake_beside_an_impossible_pair_hides_neither(shop, tmp_path):
-    text = refusal(shop, tmp_path, "drafter: {use: ngram}\ntree: {use: dynamic, nodse: 3}\nverifier: {use: chain}\n")
+def test_a_mistake_beside_an_impossible_pair_hides_neither(catalog, tmp_path):
+    text = refusal(catalog, tmp_path, "drafter: {use: ngram}\ntree: {use: dynamic, nodse: 3}\nverifier: {use: chain}\n")
     assert "x.yaml:2: tree.nodse: unknown key; did you mean 'nodes'?" in text
     assert "x.yaml: these parts do not fit together" in text
 
 
-def test_a_draft_model_in_a_spec_is_checked_like_a_target(shop, tmp_path):
-    text = refusal(shop, tmp_path, "drafter:\n  use: model\n  model:\n    use: tabluar\n    vocab: 3\n")
+def test_a_draft_model_in_a_spec_is_checked_like_a_target(catalog, tmp_path):
+    text = refusal(catalog, tmp_path, "drafter:\n  use: model\n  model:\n    use: tabluar\n    vocab: 3\n")
     assert "x.yaml:4: drafter.model.use: no target is called 'tabluar'; did you mean 'tabular'?" in text
 
 
-def test_a_model_folder_that_does_not_exist_is_reported_at_its_line(shop, tmp_path):
-    text = refusal(shop, tmp_path, "target: {use: huggingface, model: /no/such/folder}\ndrafter: {use: none}\n")
+def test_a_model_folder_that_does_not_exist_is_reported_at_its_line(catalog, tmp_path):
+    text = refusal(catalog, tmp_path, "target: {use: huggingface, model: /no/such/folder}\ndrafter: {use: none}\n")
     assert "x.yaml:1: target" in text
     assert "/no/such/folder" in text
 
 
-def test_a_malformed_tree_file_is_reported_with_its_own_line(shop, tmp_path):
+def test_a_malformed_tree_file_is_reported_with_its_own_line(catalog, tmp_path):
     (tmp_path / "oak.yaml").write_text("name: oak\nsource: here\npaths: [[1]]\n")
-    text = refusal(shop, tmp_path, "drafter: {use: none}\ntree: {use: fixed, file: oak.yaml}\n")
+    text = refusal(catalog, tmp_path, "drafter: {use: none}\ntree: {use: fixed, file: oak.yaml}\n")
     assert "x.yaml:2" in text
     assert "oak.yaml: line 3" in text
 
 
-def test_a_draft_model_that_cannot_be_decoded_is_refused_at_its_line(shop, tmp_path):
-    text = refusal(shop, tmp_path, "drafter:\n  use: model\n  model: {use: builtin, attention: flash_attention_2}\n")
+def test_a_draft_model_that_cannot_be_decoded_is_refused_at_its_line(catalog, tmp_path):
+    text = refusal(catalog, tmp_path, "drafter:\n  use: model\n  model: {use: builtin, attention: flash_attention_2}\n")
     assert "x.yaml:3: drafter.model: cannot draft: no attention 'flash_attention_2'" in text
 
 
-def test_a_model_out_of_reach_is_said_to_be_unchecked(shop):
-    assert check(read("own-model-ngram", shop), shop).notes == (
+def test_a_model_out_of_reach_is_said_to_be_unchecked(catalog):
+    assert check(read("own-model-ngram", catalog), catalog).notes == (
         "target: not checked: its configuration is out of reach until it is loaded",
     )
 
 
-def test_every_pair_of_builder_and_verifier_is_either_built_or_refused_as_the_contract_says(shop):
+def test_every_pair_of_builder_and_verifier_is_either_built_or_refused_as_the_contract_says(catalog):
     trees = [
         {"use": "chain"},
         {"use": "chain", "draw": "sampled"},
@@ -142,28 +142,28 @@ def test_every_pair_of_builder_and_verifier_is_either_built_or_refused_as_the_co
         {"use": "sampled", "widths": [2]},
     ]
     for tree in trees:
-        for name, registered in shop.registry.parts[Kind.VERIFIER].items():
-            builder = shop.registry.find(Kind.TREE, tree["use"])
+        for name, registered in catalog.registry.parts[Kind.VERIFIER].items():
+            builder = catalog.registry.find(Kind.TREE, tree["use"])
             made = builder.declares(builder.Options(**{k: v for k, v in tree.items() if k != "use"}))
             rule = registered.cls.declares(registered.cls.Options())
             draws = {made.draw} | ({Draw.IID, Draw.WITHOUT_REPLACEMENT} if tree.get("draw") == "sampled" else set())
             expected = bool(draws & rule.accepts) and made.shape in rule.shapes
-            reading = read(spec(tree=tree, verifier={"use": name}), shop)
+            reading = read(spec(tree=tree, verifier={"use": name}), catalog)
             if expected:
-                assert build(check(reading, shop), shop).declared.builder == made
+                assert build(check(reading, catalog), catalog).declared.builder == made
             else:
                 with pytest.raises(IncompatibleParts):
-                    check(reading, shop)
+                    check(reading, catalog)
 
 
-def test_the_resolved_spec_reads_back_as_itself(shop):
-    for name in shop.library.strategies():
-        resolved = check(read(name, shop), shop).resolved()
-        assert check(read(resolved, shop), shop).resolved() == resolved
+def test_the_resolved_spec_reads_back_as_itself(catalog):
+    for name in catalog.library.strategies():
+        resolved = check(read(name, catalog), catalog).plain()
+        assert check(read(resolved, catalog), catalog).plain() == resolved
 
 
-def test_a_resolved_spec_calls_a_shipped_tree_by_its_name(shop):
-    assert check(read("self-fixed", shop), shop).resolved()["tree"]["file"] == "eagle-25"
+def test_a_resolved_spec_calls_a_shipped_tree_by_its_name(catalog):
+    assert check(read("self-fixed", catalog), catalog).plain()["tree"]["file"] == "eagle-25"
 
 
 def test_load_builds_a_decoder_that_runs():
@@ -202,7 +202,7 @@ def test_a_text_target_is_a_folder_or_a_registered_name():
         specdec.load("plain", target="tabular")
 
 
-def test_a_draft_model_of_its_own_is_loaded_beside_the_target(shop):
+def test_a_draft_model_of_its_own_is_loaded_beside_the_target(catalog):
     drafter = {"use": "model", "model": {**TARGET, "random": {"seed": 9}}}
     decoder = specdec.load(spec(drafter=drafter, tree={"use": "dynamic", "width": 2, "depth": 2, "nodes": 4}))
     plain = specdec.load("plain", target=decoder.target)
@@ -213,7 +213,7 @@ def test_a_draft_model_of_its_own_is_loaded_beside_the_target(shop):
 # --- parts that break their contract --------------------------------------------------------------------------------
 
 
-def broken_shop(**methods) -> Workshop:
+def broken_shop(**methods) -> Catalog:
     """A workshop with a tree builder 'broken', some of whose methods are replaced."""
 
     class Broken(TreeBuilder):
@@ -235,7 +235,7 @@ def broken_shop(**methods) -> Workshop:
         setattr(Broken, name, classmethod(method))
     registry = load_registry("1")
     trees = {**registry.parts[Kind.TREE], "broken": Registered(Broken, "some-package")}
-    return Workshop(replace(registry, parts={**registry.parts, Kind.TREE: trees}), library())
+    return Catalog(replace(registry, parts={**registry.parts, Kind.TREE: trees}), library())
 
 
 def failing(*arguments):
@@ -267,14 +267,14 @@ BREAKS = {
 
 @pytest.mark.parametrize(("methods", "message"), BREAKS.values(), ids=BREAKS.keys())
 def test_a_part_that_breaks_its_contract_does_not_pass_the_check(methods, message):
-    shop = broken_shop(**methods)
+    catalog = broken_shop(**methods)
     with pytest.raises(PluginError, match=f"tree 'broken' .*{message}"):
-        check(read(spec(tree={"use": "broken"}), shop), shop)
+        check(read(spec(tree={"use": "broken"}), catalog), catalog)
 
 
 def test_a_part_that_keeps_its_contract_passes_the_check():
-    shop = broken_shop()
-    assert check(read(spec(tree={"use": "broken"}), shop), shop).parts[Kind.TREE].name == "broken"
+    catalog = broken_shop()
+    assert check(read(spec(tree={"use": "broken"}), catalog), catalog).parts[Kind.TREE].name == "broken"
 
 
 @pytest.mark.parametrize("target", ["x" * 5000, "~nobody/model"])

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from specdec.cli import app
-from specdec.compose import workshop
+from specdec.compose import load_catalog
 from specdec.config.resolver import check, read
 
 ROOT = Path(__file__).parent.parent
@@ -62,11 +62,11 @@ def test_a_generate_command_runs(folder, command):
 
 
 def test_every_yaml_but_the_wrong_one_fits(folder):
-    shop = workshop()
+    catalog = load_catalog()
     names = {path.name for path in folder.glob("*.yaml")} - {"wrong.yaml"}
     assert names == {"mine.yaml", "example.yaml"}
     for name in names:
-        check(read(name, shop), shop)
+        check(read(name, catalog), catalog)
 
 
 @pytest.mark.slow
@@ -93,7 +93,7 @@ def test_the_links_lead_somewhere():
 def test_the_table_of_fitting_parts_says_what_check_says():
     rows = re.findall(r"^\|[^|]*\| (`[^|]*) \| (`[^|]*) \|$", (ROOT / "strategies" / "README.md").read_text(), re.MULTILINE)
     assert len(rows) == 4
-    shop = workshop()
+    catalog = load_catalog()
     drafter = {"use": "tabular", "vocab": 2, "random": {}}
     target = {"use": "tabular", "vocab": 2, "random": {}}
     for trees, verifiers in rows:
@@ -108,7 +108,7 @@ def test_the_table_of_fitting_parts_says_what_check_says():
                     "verifier": {"use": verifier},
                 }
                 if verifier in fitting:
-                    check(read(spec, shop), shop)
+                    check(read(spec, catalog), catalog)
                 else:
                     with pytest.raises(Exception, match="do not fit together"):
-                        check(read(spec, shop), shop)
+                        check(read(spec, catalog), catalog)

@@ -10,7 +10,7 @@ import torch
 
 from specdec.bench.contender import Contender, Outcome, Task, Timed, synchroniser
 from specdec.bench.measurements import Counts
-from specdec.config.resolved_spec import Chosen
+from specdec.config.resolved_spec import ResolvedPart
 from specdec.errors import SpecError
 from specdec.targets.builtin import BuiltinOptions
 from specdec.targets.gguf_cache import unpacked_folder
@@ -46,12 +46,12 @@ def peer_of(name: str) -> Peer:
     return Peer(name, lookup=int(found[2] or LOOKUP_TOKENS))
 
 
-def runs_on_transformers(target: Chosen) -> bool:
+def runs_on_transformers(target: ResolvedPart) -> bool:
     """Whether the target is one whose model transformers can load by itself."""
     return isinstance(target.options, BuiltinOptions | HuggingFaceOptions)
 
 
-def reference_model(target: Chosen) -> Any:
+def reference_model(target: ResolvedPart) -> Any:
     """The target's model as a user of transformers gets it, in the same dtype and on the same device: a copy of its own.
 
     Raises SpecError for a target that is no transformers model.

@@ -18,7 +18,7 @@ from specdec.bench.baselines import (
 from specdec.bench.contender import Contender, Task, Timed, run_task
 from specdec.bench.measurements import PLAIN
 from specdec.compose import build, target_override
-from specdec.config.resolved_spec import Chosen, Plan, Workshop
+from specdec.config.resolved_spec import Catalog, ResolvedPart, ResolvedSpec
 from specdec.config.resolver import built, check, read
 from specdec.decoding.decoder import Decoder
 from specdec.errors import SpecError
@@ -57,14 +57,14 @@ class Models:
 
     loaded: dict[str, Target] = field(default_factory=dict)
 
-    def of(self, part: Chosen, tools: BuildTools) -> Target:
+    def of(self, part: ResolvedPart, tools: BuildTools) -> Target:
         """The model of this part, loaded when it is first asked for."""
         if (key := identity(part)) not in self.loaded:
             self.loaded[key] = built(part, tools)
         return self.loaded[key]
 
 
-def identity(part: Chosen) -> str:
+def identity(part: ResolvedPart) -> str:
     """The same for parts that load the same thing."""
     return json.dumps([part.name, part.options.model_dump(mode="json")], sort_keys=True)
 
@@ -72,11 +72,11 @@ def identity(part: Chosen) -> str:
 class Lineup:
     """The contenders of a choice, checked before a weight is read. Raises SpecError and IncompatibleParts at once."""
 
-    def __init__(self, choice: Choice, shop: Workshop, dtypes: Sequence[str] = ()) -> None:
+    def __init__(self, choice: Choice, catalog: Catalog, dtypes: Sequence[str] = ()) -> None:
         if not choice.strategies:
             raise SpecError("nothing to compare: name at least one strategy")
         self._choice = choice
-        self._shop = shop
+        self._catalog = catalog
         self._plans = self._checked(None)
         for dtype in dtypes:
             self._checked(dtype)
@@ -91,7 +91,7 @@ class Lineup:
 
     def describe(self) -> dict[str, Any]:
         """By name what each contender is: for the header of a results file."""
-        described: dict[str, Any] = {name: _described(plan) for name, plan in self._plans.items()}
+        described: dict[str, Any] = {name: _described(resolved) for name, resolved in self._plans.items()}
         for peer in self._peers:
             assistant = None if not peer.assisted or self._assistant is None else _part(self._assistant)
             described[peer.name] = {"peer": peer.name, "prompt_lookup_num_tokens": peer.lookup, "assistant": assistant}
@@ -99,11 +99,11 @@ class Lineup:
 
     def load(self, dtype: str | None) -> Loaded:
         """Load everything, each model once."""
-        plans, models = self._checked(dtype), Models()
-        first = next(iter(plans.values()))
+        resolved_specs, models = self._checked(dtype), Models()
+        first = next(iter(resolved_specs.values()))
         tools = BuildTools(find_tree=first.find_tree)
         target = models.of(first.parts[Kind.TARGET], tools)
-        contenders = [_contender(name, plan, self._shop, target, models) for name, plan in plans.items()]
+        contenders = [_contender(name, resolved, self._catalog, target, models) for name, resolved in resolved_specs.items()]
         if self._peers:
             model = reference_model(first.parts[Kind.TARGET])
             assisted = any(peer.assisted for peer in self._peers)
@@ -111,23 +111,23 @@ class Lineup:
             contenders += [peer_contender(peer, model, assistant) for peer in self._peers]
         return Loaded(target, tuple(contenders))
 
-    def _checked(self, dtype: str | None) -> dict[str, Plan]:
-        """The plans of plain decoding and of the strategies, by the names that results call them."""
-        choice, shop = self._choice, self._shop
-        overrides = {} if choice.target is None else target_override(choice.target, shop.registry)
+    def _checked(self, dtype: str | None) -> dict[str, ResolvedSpec]:
+        """The resolved specs of plain decoding and of the strategies, by the names that results call them."""
+        choice, catalog = self._choice, self._catalog
+        overrides = {} if choice.target is None else target_override(choice.target, catalog.registry)
         overrides |= {} if dtype is None else {"target.dtype": dtype}
-        plans: dict[str, Plan] = {}
+        resolved_specs: dict[str, ResolvedSpec] = {}
         for strategy in choice.strategies:
-            plan = check(read(strategy, shop, settings=choice.settings, overrides=overrides), shop)
-            _refuse_own_law(plan)
-            _refuse_replaced(choice.settings, plan)
-            plans[_free_name(plan.spec.name, [PLAIN, *plans])] = plan
-        target = self._target(plans)
+            resolved = check(read(strategy, catalog, settings=choice.settings, overrides=overrides), catalog)
+            _refuse_own_law(resolved)
+            _refuse_replaced(choice.settings, resolved)
+            resolved_specs[_free_name(resolved.spec.name, [PLAIN, *resolved_specs])] = resolved
+        target = self._target(resolved_specs)
         mapping = {"name": PLAIN, **PLAIN_PARTS, "target": _part(target)}
-        return {PLAIN: check(read(mapping, shop), shop), **plans}
+        return {PLAIN: check(read(mapping, catalog), catalog), **resolved_specs}
 
-    def _target(self, plans: Mapping[str, Plan]) -> Chosen:
-        targets = {name: plan.parts[Kind.TARGET] for name, plan in plans.items()}
+    def _target(self, resolved_specs: Mapping[str, ResolvedSpec]) -> ResolvedPart:
+        targets = {name: resolved.parts[Kind.TARGET] for name, resolved in resolved_specs.items()}
         first = next(iter(targets.values()))
         if others := [name for name, part in targets.items() if identity(part) != identity(first)]:
             raise SpecError(
@@ -136,15 +136,15 @@ class Lineup:
             )
         return first
 
-    def _assistant_part(self, target: Chosen) -> Chosen | None:
+    def _assistant_part(self, target: ResolvedPart) -> ResolvedPart | None:
         """The draft model of assisted generation: the one that was named, else a strategy's."""
         if self._choice.assistant is not None:
-            spec = {**PLAIN_PARTS, "name": "assistant", **target_override(self._choice.assistant, self._shop.registry)}
-            return check(read(spec, self._shop), self._shop).parts[Kind.TARGET]
-        drafts = (part for plan in self._plans.values() for part in plan.nested.values())
+            spec = {**PLAIN_PARTS, "name": "assistant", **target_override(self._choice.assistant, self._catalog.registry)}
+            return check(read(spec, self._catalog), self._catalog).parts[Kind.TARGET]
+        drafts = (part for resolved in self._plans.values() for part in resolved.nested.values())
         return next((p for p in drafts if runs_on_transformers(p) and identity(p) != identity(target)), None)
 
-    def _chosen_peers(self, target: Chosen) -> list[Peer]:
+    def _chosen_peers(self, target: ResolvedPart) -> list[Peer]:
         asked = self._choice.peers
         if asked is None:
             names = [GENERATE, LOOKUP, *([ASSISTED] if self._assistant is not None else [])]
@@ -157,11 +157,11 @@ class Lineup:
         return peers
 
 
-def _contender(name: str, plan: Plan, shop: Workshop, target: Target, models: Models) -> Contender:
-    tools = BuildTools(find_tree=plan.find_tree, sampling_seed=plan.spec.sampling.seed)
-    nested = {option: models.of(part, tools) for option, part in plan.nested.items()}
-    decoder = build(plan, shop, target=target, models=nested)
-    return Contender(name, Drafted(decoder, plan.spec.sampling).answer)
+def _contender(name: str, resolved: ResolvedSpec, catalog: Catalog, target: Target, models: Models) -> Contender:
+    tools = BuildTools(find_tree=resolved.find_tree, sampling_seed=resolved.spec.sampling.seed)
+    nested = {option: models.of(part, tools) for option, part in resolved.nested.items()}
+    decoder = build(resolved, catalog, target=target, models=nested)
+    return Contender(name, Drafted(decoder, resolved.spec.sampling).answer)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -177,33 +177,33 @@ class Drafted:
         return run_task(self.decoder, replace(task, sampling=sampling))
 
 
-def _described(plan: Plan) -> dict[str, Any]:
-    draft = plan.spec.sampling.draft
-    spec = {**plan.resolved(), "sampling": {"draft": None if draft is None else draft.model_dump(mode="json")}}
-    tree, verifier = plan.parts[Kind.TREE].declares, plan.parts[Kind.VERIFIER].declares
+def _described(resolved: ResolvedSpec) -> dict[str, Any]:
+    draft = resolved.spec.sampling.draft
+    spec = {**resolved.plain(), "sampling": {"draft": None if draft is None else draft.model_dump(mode="json")}}
+    tree, verifier = resolved.parts[Kind.TREE].declares, resolved.parts[Kind.VERIFIER].declares
     return {"spec": spec, "shape": tree.shape.value, "guarantee": verifier.guarantee.value}
 
 
-def _part(part: Chosen) -> dict[str, Any]:
+def _part(part: ResolvedPart) -> dict[str, Any]:
     return {"use": part.name, **part.options.model_dump(mode="json", exclude_none=True)}
 
 
-def _refuse_own_law(plan: Plan) -> None:
+def _refuse_own_law(resolved: ResolvedSpec) -> None:
     """Raise SpecError for a spec that would decode another law than the others."""
     usual = SamplingParams()
     own = [
         name
         for name in type(usual).model_fields
-        if name not in SHARED and getattr(plan.spec.sampling, name) != getattr(usual, name)
+        if name not in SHARED and getattr(resolved.spec.sampling, name) != getattr(usual, name)
     ]
     if own:
         raise SpecError(
-            f"{plan.label}: sampling.{own[0]} is set; a benchmark decodes the same law with every strategy: "
+            f"{resolved.label}: sampling.{own[0]} is set; a benchmark decodes the same law with every strategy: "
             "temperature, top-k and top-p are its own options"
         )
 
 
-def _refuse_replaced(settings: Sequence[str], plan: Plan) -> None:
+def _refuse_replaced(settings: Sequence[str], resolved: ResolvedSpec) -> None:
     """Raise SpecError for a `--set` of a value that the benchmark's own settings would replace without a word."""
     usual = SamplingParams()
     for setting in settings:
@@ -211,7 +211,7 @@ def _refuse_replaced(settings: Sequence[str], plan: Plan) -> None:
         if keys[0] != "sampling":
             continue
         for name in SHARED - {"draft"}:
-            whole = len(keys) == 1 and getattr(plan.spec.sampling, name) != getattr(usual, name)
+            whole = len(keys) == 1 and getattr(resolved.spec.sampling, name) != getattr(usual, name)
             if whole or keys[1:2] == [name]:
                 raise SpecError(
                     f"--set {setting}: a benchmark sets sampling.{name} itself; "

@@ -15,7 +15,7 @@ from rich.progress import Progress as Bar
 
 from specdec.cli import bench_options as options
 from specdec.cli.terminal import Json, Settings, TargetModel, fail, guarded, print_json
-from specdec.compose import workshop
+from specdec.compose import load_catalog
 from specdec.errors import SpecError
 
 SECONDS_BETWEEN_LINES = 30.0
@@ -75,7 +75,7 @@ def _measure(plan: Any, choice: Any, prompts: list[Path], selection: Any, output
     from specdec.bench.run import Bench
 
     questions, files = read_questions(prompts, selection)
-    lineup = Lineup(choice, workshop(), plan.dtypes)
+    lineup = Lineup(choice, load_catalog(), plan.dtypes)
     described = {"settings": plan.described(), "selection": asdict(selection)}
     header = Header({**described, "prompts": [asdict(file) for file in files]}, lineup.describe(), provenance())
     file = ResultsFile(output, header)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specdec.compose import build
-from specdec.config.resolved_spec import Workshop
+from specdec.config.resolved_spec import Catalog
 from specdec.config.resolver import check, read
 from specdec.decoding.decoder import Decoder
 from specdec.interfaces.declarations import Features
@@ -80,15 +80,15 @@ class Comparison:
 
 
 def compare(
-    decoder: Decoder, generation: Generation, shop: Workshop, prompt: Sequence[int], options: dict[str, Any]
+    decoder: Decoder, generation: Generation, catalog: Catalog, prompt: Sequence[int], options: dict[str, Any]
 ) -> Comparison:
     """Run plain decoding with the target that `decoder` holds, after a short run that warms it up.
 
     generation: of at least one token.
     """
     plain_spec = {"name": "plain", "drafter": {"use": "none"}, "tree": {"use": "chain"}, "verifier": {"use": "match"}}
-    plan = check(read({**plain_spec, "sampling": _plain(decoder)}, shop), shop, target=decoder.target)
-    plain_decoder = build(plan, shop, target=decoder.target)
+    resolved = check(read({**plain_spec, "sampling": _plain(decoder)}, catalog), catalog, target=decoder.target)
+    plain_decoder = build(resolved, catalog, target=decoder.target)
     plain_decoder.generate([list(prompt)], max_new_tokens=min(8, options["max_new_tokens"]))
     plain = plain_decoder.generate([list(prompt)], **options)[0]
     rates = [g.seconds / len(g.tokens) for g in (plain, generation)]

@@ -8,9 +8,9 @@ import typer
 import yaml
 
 from specdec.cli.terminal import Json, Settings, Strategy, TargetModel, fail, guarded, print_json, print_table
-from specdec.compose import planned, workshop
+from specdec.compose import load_catalog, resolve
 from specdec.config.json_schema import spec_schema
-from specdec.config.resolved_spec import Workshop
+from specdec.config.resolved_spec import Catalog
 from specdec.errors import SpecdecError
 from specdec.files.yaml_document import read_file
 from specdec.plugins.registry import Kind
@@ -39,8 +39,8 @@ def register(app: typer.Typer) -> None:
 @guarded
 def list_command(what: Annotated[Listed | None, typer.Argument(show_default=False)] = None, json: Json = False) -> None:
     """List strategies, parts and tree shapes."""
-    shop = workshop()
-    tables = {kind.value: _rows(shop, kind) for kind in ([what] if what is not None else list(Listed))}
+    catalog = load_catalog()
+    tables = {kind.value: _rows(catalog, kind) for kind in ([what] if what is not None else list(Listed))}
     if json:
         print_json(tables)
         return
@@ -51,11 +51,11 @@ def list_command(what: Annotated[Listed | None, typer.Argument(show_default=Fals
         print_table(title, headings, [[str(row.get(h, "")) for h in headings] for row in rows])
 
 
-def _rows(shop: Workshop, what: Listed) -> list[dict[str, Any]]:
+def _rows(catalog: Catalog, what: Listed) -> list[dict[str, Any]]:
     if what is Listed.STRATEGIES:
-        return [_strategy_row(name, path) for name, path in shop.library.strategies().items()]
+        return [_strategy_row(name, path) for name, path in catalog.library.strategies().items()]
     if what is Listed.TREES:
-        trees = {name: read_tree(path) for name, path in shop.library.trees().items()}
+        trees = {name: read_tree(path) for name, path in catalog.library.trees().items()}
         return [
             {
                 "name": name,
@@ -69,7 +69,7 @@ def _rows(shop: Workshop, what: Listed) -> list[dict[str, Any]]:
     kind = next(k for k in Kind if k.plural == what.value)
     return [
         {"name": name, "what it is": (inspect.getdoc(r.cls) or "").partition("\n")[0], "from": r.package}
-        for name, r in shop.registry.parts[kind].items()
+        for name, r in catalog.registry.parts[kind].items()
     ]
 
 
@@ -81,13 +81,13 @@ def _strategy_row(name: str, path: Any) -> dict[str, Any]:
 @guarded
 def show(strategy: Strategy, settings: Settings = None, target: TargetModel = None, json: Json = False) -> None:
     """Print a strategy with every default spelled out."""
-    shop = workshop()
-    plan = planned(strategy, shop, settings=settings, target=target)
-    resolved = plan.resolved()
+    catalog = load_catalog()
+    resolved = resolve(strategy, catalog, settings=settings, target=target)
+    plain_spec = resolved.plain()
     if json:
-        print_json(resolved)
+        print_json(plain_spec)
     else:
-        typer.echo(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True, width=100), nl=False)
+        typer.echo(yaml.safe_dump(plain_spec, sort_keys=False, allow_unicode=True, width=100), nl=False)
 
 
 @guarded
@@ -98,13 +98,13 @@ def check_command(
     json: Json = False,
 ) -> None:
     """Check strategies; all mistakes are reported together."""
-    shop = workshop()
+    catalog = load_catalog()
     results: list[dict[str, Any]] = []
     for strategy in strategies:
         try:
-            plan = planned(strategy, shop, settings=settings, target=target)
-            parts = ", ".join(f"{kind} {part.name}" for kind, part in plan.parts.items())
-            results.append({"strategy": strategy, "fits": True, "parts": parts, "notes": plan.notes, "errors": []})
+            resolved = resolve(strategy, catalog, settings=settings, target=target)
+            parts = ", ".join(f"{kind} {part.name}" for kind, part in resolved.parts.items())
+            results.append({"strategy": strategy, "fits": True, "parts": parts, "notes": resolved.notes, "errors": []})
         except SpecdecError as error:
             results.append({"strategy": strategy, "fits": False, "errors": str(error).splitlines()})
     if json:
@@ -121,4 +121,4 @@ def check_command(
 @guarded
 def schema(json: Json = False) -> None:
     """Print the JSON Schema of a strategy file; it is JSON with and without --json."""
-    print_json(spec_schema(workshop().registry))
+    print_json(spec_schema(load_catalog().registry))

@@ -10,8 +10,8 @@ import typer
 
 from specdec.cli.comparison import Comparison, compare
 from specdec.cli.terminal import Json, Settings, Strategy, TargetModel, fail, guarded, print_json
-from specdec.compose import build, planned, workshop
-from specdec.config.resolved_spec import Plan
+from specdec.compose import build, load_catalog, resolve
+from specdec.config.resolved_spec import ResolvedSpec
 from specdec.decoding.decoder import Decoder, StreamEvent
 from specdec.decoding.detokenizer import Detokenizer
 from specdec.decoding.prompts import encode
@@ -57,21 +57,21 @@ def generate(
 ) -> None:
     """Answer a prompt with a strategy, as the first request of a decoder in Python is answered."""
     text = _prompt_text(prompt, prompt_file)
-    shop = workshop()
-    plan = planned(strategy, shop, settings=settings, target=target)
+    catalog = load_catalog()
+    resolved = resolve(strategy, catalog, settings=settings, target=target)
     with redirect_stdout(sys.stderr) if json else nullcontext():
-        decoder = build(plan, shop)
+        decoder = build(resolved, catalog)
         ids = _prompt_ids(decoder.target.codec, text, chat=chat)
-        key = request_key(plan.spec.sampling.seed, 0) if seed is None else seed
+        key = request_key(resolved.spec.sampling.seed, 0) if seed is None else seed
         options = {"max_new_tokens": max_new_tokens, "seed": key}
         if against_plain:
             decoder.generate([ids], max_new_tokens=min(8, max_new_tokens))
-        generation = _traced(plan, decoder, ids, options, trace, quiet=json)
-        comparison = compare(decoder, generation, shop, ids, options) if against_plain and generation.tokens else None
+        generation = _traced(resolved, decoder, ids, options, trace, quiet=json)
+        comparison = compare(decoder, generation, catalog, ids, options) if against_plain and generation.tokens else None
     if generation.finish_reason == "length" and len(generation.tokens) < max_new_tokens:
         fail(_cut_short(decoder, generation))
     if json:
-        print_json(_report(plan, decoder, generation, comparison))
+        print_json(_report(resolved, decoder, generation, comparison))
         return
     if generation.tokens:
         typer.secho(_summary(decoder, generation), dim=True)
@@ -121,7 +121,7 @@ def _prompt_ids(codec: TextCodec | None, text: str, *, chat: bool | None) -> lis
 
 
 def _traced(
-    plan: Plan, decoder: Decoder, ids: Sequence[int], options: dict[str, Any], path: Path | None, *, quiet: bool
+    resolved: ResolvedSpec, decoder: Decoder, ids: Sequence[int], options: dict[str, Any], path: Path | None, *, quiet: bool
 ) -> Generation:
     """Stream the answer, written down where a trace is wanted."""
     if path is None:
@@ -130,7 +130,7 @@ def _traced(
     from specdec.trace.recorder import Recorder
 
     with TraceFile(path) as file:
-        recorder = Recorder(file, decoder, ids, plan.resolved(), options["seed"])
+        recorder = Recorder(file, decoder, ids, resolved.plain(), options["seed"])
         generation = _stream(decoder, ids, {**options, "step_callback": recorder.step_callback}, quiet=quiet)
         recorder.finish(generation)
     return generation
@@ -197,9 +197,9 @@ def _summary(decoder: Decoder, generation: Generation) -> str:
     )
 
 
-def _report(plan: Plan, decoder: Decoder, generation: Generation, comparison: Comparison | None) -> dict[str, Any]:
+def _report(resolved: ResolvedSpec, decoder: Decoder, generation: Generation, comparison: Comparison | None) -> dict[str, Any]:
     return {
-        "strategy": plan.spec.name,
+        "strategy": resolved.spec.name,
         "text": generation.text,
         "tokens": generation.tokens,
         "prompt_tokens": len(generation.prompt_tokens),
@@ -215,6 +215,6 @@ def _report(plan: Plan, decoder: Decoder, generation: Generation, comparison: Co
         "guarantee": generation.guarantee.value,
         "guarantee_words": guarantee_words(decoder),
         "seed": generation.seed,
-        "spec": plan.resolved(),
+        "spec": resolved.plain(),
         "compare": None if comparison is None else comparison.report(),
     }

@@ -15,9 +15,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from specdec.cli.output_files import check_outputs
 from specdec.cli.terminal import Settings, Strategy, TargetModel, fail, guarded, print_table
-from specdec.compose import build, planned, workshop
+from specdec.compose import build, load_catalog, resolve
 from specdec.config.library import SUFFIXES
-from specdec.config.resolved_spec import Plan, Workshop
+from specdec.config.resolved_spec import Catalog, ResolvedSpec
 from specdec.decoding.decoder import Decoder
 from specdec.errors import SpecError
 from specdec.plugins.registry import Kind
@@ -63,15 +63,15 @@ def profile(
     from specdec.tree_search.pictures import draw_costs
 
     check_outputs(output, plot)
-    shop = workshop()
-    plan = _plan(what, shop, target, settings)
-    decoder = _decoder(plan, shop)
+    catalog = load_catalog()
+    resolved = _plan(what, catalog, target, settings)
+    decoder = _decoder(resolved, catalog)
     contexts = tuple(sorted(set(context or (128, 512))))
     with _progress("rounds", rounds + 1) as step:
         costs = measure_costs(
             decoder,
             CostPlan(default_widths(max_width), contexts, rounds),
-            source=f"{plan.spec.name} on {decoder.target.facts.description}",
+            source=f"{resolved.spec.name} on {decoder.target.facts.description}",
             provenance={**provenance(), **_facts(decoder)},
             on_round=step,
         )
@@ -81,18 +81,18 @@ def profile(
     _print_costs(costs)
 
 
-def _plan(what: str, shop: Workshop, target: str | None, settings: list[str] | None) -> Plan:
-    """The plan of a strategy; of plain decoding for a target's name, folder or hub id."""
-    if what in shop.library.strategies() or what.endswith(SUFFIXES):
-        return planned(what, shop, settings=settings, target=target)
+def _plan(what: str, catalog: Catalog, target: str | None, settings: list[str] | None) -> ResolvedSpec:
+    """The resolved spec of a strategy; of plain decoding for a target's name, folder or hub id."""
+    if what in catalog.library.strategies() or what.endswith(SUFFIXES):
+        return resolve(what, catalog, settings=settings, target=target)
     if target is not None:
         raise SpecError(f"'{what}' is no strategy, and --target names a target already")
-    return planned("plain", shop, settings=settings, target=what)
+    return resolve("plain", catalog, settings=settings, target=what)
 
 
-def _decoder(plan: Plan, shop: Workshop) -> Decoder:
+def _decoder(resolved: ResolvedSpec, catalog: Catalog) -> Decoder:
     with redirect_stdout(sys.stderr):
-        return build(plan, shop)
+        return build(resolved, catalog)
 
 
 def _facts(decoder: Decoder) -> dict[str, Any]:
@@ -153,18 +153,18 @@ def acceptance(
 
     check_outputs(output, plot, inputs=prompts)
     questions, files = read_questions(prompts, Selection(count))
-    shop = workshop()
-    plan = planned(strategy, shop, settings=settings, target=target)
-    check_measurable(plan.parts[Kind.DRAFTER].declares, plan.parts[Kind.TREE].declares, own_steps=own_steps)
-    decoder = _decoder(plan, shop)
+    catalog = load_catalog()
+    resolved = resolve(strategy, catalog, settings=settings, target=target)
+    check_measurable(resolved.parts[Kind.DRAFTER].declares, resolved.parts[Kind.TREE].declares, own_steps=own_steps)
+    decoder = _decoder(resolved, catalog)
     names = ", ".join(file.name for file in files)
     with _progress("answers", len(questions)) as step:
         measured = measure_acceptance(
             decoder,
             first_turns(questions, decoder.target.codec),
             AcceptancePlan(max_new_tokens, width, depth, own_steps, seed),
-            source=f"{plan.spec.name} on {len(questions)} questions of {names}",
-            provenance={**provenance(), **_facts(decoder), "spec": plan.resolved(), "max_new_tokens": max_new_tokens},
+            source=f"{resolved.spec.name} on {len(questions)} questions of {names}",
+            provenance={**provenance(), **_facts(decoder), "spec": resolved.plain(), "max_new_tokens": max_new_tokens},
             on_answer=step,
         )
     write_acceptance(output, measured)

@@ -7,7 +7,7 @@ import typer
 
 from specdec.cli.search import AcceptanceFile, CostFile
 from specdec.cli.terminal import Json, Settings, fail, guarded, print_json, print_table
-from specdec.compose import workshop
+from specdec.compose import load_catalog
 from specdec.config.resolver import check, read
 from specdec.errors import SpecError
 from specdec.performance.acceptance_profile import AcceptanceProfile, read_acceptance
@@ -141,9 +141,9 @@ def _shape(strategy: str | None, tree: str | None, settings: list[str] | None) -
         raise SpecError("give either a strategy or --tree")
     if tree is not None and settings:
         raise SpecError(f"--set {settings[0]}: changes a strategy; --tree takes a tree as it is")
-    shop = workshop()
+    catalog = load_catalog()
     if tree is not None:
-        file = read_tree(shop.library.find_tree(tree))
+        file = read_tree(catalog.library.find_tree(tree))
         return file.name, file.shape
-    plan = check(read(strategy or "", shop, settings=settings or ()), shop)
-    return plan.spec.name, shape_of(plan)
+    resolved = check(read(strategy or "", catalog, settings=settings or ()), catalog)
+    return resolved.spec.name, shape_of(resolved)

@@ -9,7 +9,7 @@ from rich.tree import Tree
 
 from specdec.cli.search import search
 from specdec.cli.terminal import Json, guarded, print_json
-from specdec.compose import workshop
+from specdec.compose import load_catalog
 from specdec.errors import SpecError, UnknownPart
 from specdec.tree_search.formats import TreeFormat, guess_format, read_foreign, write_foreign
 from specdec.trees.tree_file import TreeFile, read_tree
@@ -44,7 +44,7 @@ def show(
     json: Json = False,
 ) -> None:
     """Draw a tree shape."""
-    file = read_tree(workshop().library.find_tree(tree))
+    file = read_tree(load_catalog().library.find_tree(tree))
     shape = file.shape
     if acceptance is not None and output is None:
         raise SpecError("--acceptance shades a picture; --output names its file")
@@ -109,7 +109,7 @@ def _source(tree: str, kind: TreeFormat | None, variable: str | None) -> TreeFil
     if path.is_file():
         return read_foreign(path, kind or guess_format(path), variable=variable)
     try:
-        found = workshop().library.find_tree(tree)
+        found = load_catalog().library.find_tree(tree)
     except UnknownPart as error:
         raise SpecError(f"{tree}: no such file, and {error}") from error
     if kind not in (None, TreeFormat.SPECDEC) or variable is not None:

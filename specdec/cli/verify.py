@@ -15,9 +15,9 @@ from rich.progress import Progress as Bar
 
 from specdec.cli import verify_options as options
 from specdec.cli.terminal import Json, Settings, fail, guarded, print_json, print_table
-from specdec.cli.verify_options import Chosen
-from specdec.compose import planned, workshop
-from specdec.config.resolved_spec import Plan, Workshop
+from specdec.cli.verify_options import WantedLevel
+from specdec.compose import load_catalog, resolve
+from specdec.config.resolved_spec import Catalog, ResolvedSpec
 from specdec.errors import SpecdecError, SpecError
 from specdec.losslessness.levels import SECONDS, Level, LevelResult, Progress, exit_code
 from specdec.losslessness.report_files import report_data, report_folder, write_report
@@ -35,7 +35,7 @@ def register(app: typer.Typer) -> None:
 @guarded
 def verify(
     strategy: options.Strategy = None,
-    level: options.WhichLevel = Chosen.EXACT,
+    level: options.WhichLevel = WantedLevel.EXACT,
     settings: Settings = None,
     target: options.Target = None,
     budget: options.Budget = None,
@@ -56,19 +56,19 @@ def verify(
     if (strategy is None) == (function is None):
         raise SpecError("verify: name a strategy, or a function with --callable; one of them")
     _check_sizes(level, budget, {"vocab": vocab, "depth": depth, "models": models}, by_callable=function is not None)
-    shop = workshop()
-    plan = planned(strategy or "plain", shop, settings=settings, target=target)
+    catalog = load_catalog()
+    resolved = resolve(strategy or "plain", catalog, settings=settings, target=target)
     folder = None if report is None else report_folder(report)
-    name = plan.spec.name if function is None else function
+    name = resolved.spec.name if function is None else function
     with _progress(name) as progress:
         if function is not None:
-            found = _verify_callable(function, plan, shop, level, budget, seed, progress)
+            found = _verify_callable(function, resolved, catalog, level, budget, seed, progress)
         else:
-            levels = list(Level) if level is Chosen.ALL else [Level(level.value)]
-            found = verify_strategy(plan, shop, Wanted(levels, budget, seed, vocab, depth, models), progress)
-    _print(name, plan, found, seed, level, json=json)
+            levels = list(Level) if level is WantedLevel.ALL else [Level(level.value)]
+            found = verify_strategy(resolved, catalog, Wanted(levels, budget, seed, vocab, depth, models), progress)
+    _print(name, resolved, found, seed, level, json=json)
     if folder is not None:
-        data = report_data(name, plan.resolved(), found.results, seed, found.fault_words)
+        data = report_data(name, resolved.plain(), found.results, seed, found.fault_words)
         for file in write_report(folder, data, found.results):
             typer.echo(f"written: {file}", err=json)
     _raise_faults(found)
@@ -85,21 +85,21 @@ def _raise_faults(found: "Verification") -> None:
         raise SpecdecError(said[0]) from next(iter(found.faults.values()))
 
 
-def _check_sizes(level: Chosen, budget: float | None, exact: dict[str, int | None], *, by_callable: bool) -> None:
+def _check_sizes(level: WantedLevel, budget: float | None, exact: dict[str, int | None], *, by_callable: bool) -> None:
     """Raise SpecError for a budget without an end, and for options of the exact level where that is not run."""
     if budget is not None and not isfinite(budget):
         raise SpecError(f"--budget: got {budget}, expected a finite number of seconds")
     given = [name for name, value in exact.items() if value is not None]
-    if given and (by_callable or level not in (Chosen.EXACT, Chosen.ALL)):
+    if given and (by_callable or level not in (WantedLevel.EXACT, WantedLevel.ALL)):
         run = "--callable" if by_callable else f"--level {level.value}"
         raise SpecError(f"--{given[0]}: is for the stand-in models of level exact; {run} has none")
 
 
 def _verify_callable(
     function: str,
-    plan: Plan,
-    shop: Workshop,
-    level: Chosen,
+    resolved: ResolvedSpec,
+    catalog: Catalog,
+    level: WantedLevel,
     budget: float | None,
     seed: int,
     progress: Callable[[Level], Progress],
@@ -109,17 +109,19 @@ def _verify_callable(
     from specdec.losslessness.external.level import prove_callable
     from specdec.losslessness.suite import Verification
 
-    fitting = Level.SAMPLED if plan.spec.sampling.temperature else Level.RUNTIME
-    if level not in (Chosen.EXACT, Chosen.ALL) and level.value != fitting.value:
+    fitting = Level.SAMPLED if resolved.spec.sampling.temperature else Level.RUNTIME
+    if level not in (WantedLevel.EXACT, WantedLevel.ALL) and level.value != fitting.value:
         wanted = (
-            "--set sampling.temperature=1, or another above 0" if level is Chosen.SAMPLED else "--set sampling.temperature=0"
+            "--set sampling.temperature=1, or another above 0"
+            if level is WantedLevel.SAMPLED
+            else "--set sampling.temperature=0"
         )
-        possible = level in (Chosen.SAMPLED, Chosen.RUNTIME)
+        possible = level in (WantedLevel.SAMPLED, WantedLevel.RUNTIME)
         hint = f"it needs {wanted}" if possible else "it looks into the decoder"
         raise SpecError(f"--callable: level {level.value} cannot be run: {hint}; {fitting.value} would work")
     seconds = SECONDS[fitting] if budget is None else budget
     answering = find_callable(function)
-    result = prove_callable(answering, plan, shop, seconds=seconds, seed=seed, progress=progress(fitting))
+    result = prove_callable(answering, resolved, catalog, seconds=seconds, seed=seed, progress=progress(fitting))
     return Verification((result,))
 
 
@@ -139,21 +141,21 @@ def _progress(name: str) -> Iterator[Callable[[Level], Progress]]:
         yield of_level
 
 
-def _print(name: str, plan: Plan, found: "Verification", seed: int, level: Chosen, *, json: bool) -> None:
-    exact_only = level is Chosen.EXACT and all(result.level is Level.EXACT for result in found.results)
+def _print(name: str, resolved: ResolvedSpec, found: "Verification", seed: int, level: WantedLevel, *, json: bool) -> None:
+    exact_only = level is WantedLevel.EXACT and all(result.level is Level.EXACT for result in found.results)
     if json and exact_only and found.results:
         print_json(dict(found.results[0].facts))
     elif json:
-        print_json(report_data(name, plan.resolved(), found.results, seed, found.fault_words))
+        print_json(report_data(name, resolved.plain(), found.results, seed, found.fault_words))
     elif exact_only:
         for result in found.results:
             typer.echo("\n".join([f"{name}: {result.words}", *_lines(result)]))
     else:
-        _print_levels(name, plan, found.results)
+        _print_levels(name, resolved, found.results)
 
 
-def _print_levels(name: str, plan: Plan, results: tuple[LevelResult, ...]) -> None:
-    target = plan.parts[Kind.TARGET]
+def _print_levels(name: str, resolved: ResolvedSpec, results: tuple[LevelResult, ...]) -> None:
+    target = resolved.parts[Kind.TARGET]
     if not results:
         return
     for result in results:

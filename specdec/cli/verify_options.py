@@ -9,7 +9,7 @@ import typer
 from specdec.losslessness.levels import SECONDS
 
 
-class Chosen(StrEnum):
+class WantedLevel(StrEnum):
     """What `--level` takes."""
 
     EXACT = "exact"
@@ -24,7 +24,7 @@ DEFAULTS = ", ".join(f"{level.value} {seconds:g}" for level, seconds in SECONDS.
 Strategy = Annotated[
     str | None, typer.Argument(help="A shipped strategy's name, or a path to a .yaml file.", show_default=False)
 ]
-WhichLevel = Annotated[Chosen, typer.Option(help="Which proof.")]
+WhichLevel = Annotated[WantedLevel, typer.Option(help="Which proof.")]
 Target = Annotated[
     str | None,
     typer.Option("--target", "--model", metavar="PATH", help="A model folder or hub id in place of the spec's target."),

@@ -14,7 +14,7 @@ from specdec.plugins.registry import Kind, Registry
 
 
 @dataclass(frozen=True, slots=True)
-class Workshop:
+class Catalog:
     """The parts and files that specs may name."""
 
     registry: Registry
@@ -22,7 +22,7 @@ class Workshop:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ResolvedPart:
     """A part that a spec names, with its options and what it declares."""
 
     kind: Kind
@@ -33,19 +33,19 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ResolvedSpec:
     """A spec that passed every check and can be built.
 
     nested: further models of the drafter, by option (`parts.0.model` for one of a part). drafters: those that it asks.
     """
 
     spec: StrategySpec
-    parts: Mapping[Kind, Chosen]
-    nested: Mapping[str, Chosen]
+    parts: Mapping[Kind, ResolvedPart]
+    nested: Mapping[str, ResolvedPart]
     library: Library
     folder: Path
     label: str
-    drafters: tuple[Chosen, ...] = ()
+    drafters: tuple[ResolvedPart, ...] = ()
 
     def find_tree(self, name: str) -> Path:
         """The file of a tree that the spec names; paths start at the spec's folder."""
@@ -59,15 +59,15 @@ class Plan:
         unread += ["drafter"] if self.parts[Kind.DRAFTER].declares.unread else []
         return tuple(f"{key}: not checked: its configuration is out of reach until it is loaded" for key in unread)
 
-    def resolved(self) -> dict[str, Any]:
-        """The spec as plain data with every default spelled out; reading it again gives the same plan."""
+    def plain(self) -> dict[str, Any]:
+        """The spec as plain data with every default spelled out; reading it again gives the same."""
         head = {k: getattr(self.spec, k) for k in ("name", "source", "description") if getattr(self.spec, k) is not None}
         parts = {kind.value: self._part(chosen) for kind, chosen in self.parts.items()}
         sampling = self.spec.sampling.model_dump(mode="json", exclude_none=True)
         draft = self.spec.sampling.draft_truncation.model_dump(mode="json", exclude_none=True)
         return {**head, **parts, "sampling": {**sampling, "draft": draft}, "allow_lossy": self.spec.allow_lossy}
 
-    def _part(self, chosen: Chosen) -> dict[str, Any]:
+    def _part(self, chosen: ResolvedPart) -> dict[str, Any]:
         """A part with all options; files of the library go by their names."""
         names = {str(path): name for name, path in self.library.trees().items()}
         options = chosen.options.model_dump(mode="json", exclude_none=True)
@@ -76,7 +76,7 @@ class Plan:
         return {"use": chosen.name, **{k: names.get(v, v) if isinstance(v, str) else v for k, v in options.items()}}
 
 
-def with_parts(drafter: Chosen, parts: Sequence[Chosen]) -> Chosen:
+def with_parts(drafter: ResolvedPart, parts: Sequence[ResolvedPart]) -> ResolvedPart:
     """The drafter that also declares what the drafters need that it asks."""
     declares: DrafterDeclaration = drafter.declares
     together = replace(

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec.config.compatibility_report import Fit, declaration_fault, fit
-from specdec.config.resolved_spec import Chosen, Plan, Workshop, with_parts
+from specdec.config.resolved_spec import Catalog, ResolvedPart, ResolvedSpec, with_parts
 from specdec.config.strategy_spec import Reading, StrategySpec, read_spec
 from specdec.errors import IncompatibleParts, PluginError, SpecdecError, SpecError
 from specdec.files.validation import validated
@@ -16,27 +16,25 @@ from specdec.interfaces.part_guard import PartGuard
 from specdec.interfaces.parts import BuildTools, Target
 from specdec.plugins.registry import BASES, Kind
 
-__all__ = ["Chosen", "Plan", "Workshop", "built", "check", "declaration_of", "read"]
-
 
 def read(
     source: str | Path | Mapping[str, Any],
-    shop: Workshop,
+    catalog: Catalog,
     *,
     settings: Sequence[str] = (),
     overrides: Mapping[str, Any] | None = None,
 ) -> Reading:
     """The spec of a name, a path or a mapping, not yet checked. Raises SpecError where there is no such file."""
-    found = source if isinstance(source, Mapping) else shop.library.find_strategy(str(source))
-    return read_spec(found, find_strategy=shop.library.find_strategy, settings=settings, overrides=overrides)
+    found = source if isinstance(source, Mapping) else catalog.library.find_strategy(str(source))
+    return read_spec(found, find_strategy=catalog.library.find_strategy, settings=settings, overrides=overrides)
 
 
-def check(reading: Reading, shop: Workshop, *, target: Target | None = None) -> Plan:
+def check(reading: Reading, catalog: Catalog, *, target: Target | None = None) -> ResolvedSpec:
     """Shape, names and fit; no weights are read. `target` stands for the spec's own, already loaded.
 
     Raises SpecError or IncompatibleParts with everything that is wrong.
     """
-    checker = _Checker(reading, shop)
+    checker = _Checker(reading, catalog)
     parts = {kind: checker.choose(kind) for kind in Kind if not (kind is Kind.TARGET and target is not None)}
     chosen = {kind: part for kind, part in parts.items() if part is not None}
     drafters = checker.drafters(chosen[Kind.DRAFTER]) if Kind.DRAFTER in chosen else ()
@@ -50,11 +48,11 @@ def check(reading: Reading, shop: Workshop, *, target: Target | None = None) -> 
     if target is not None:
         declared[Kind.TARGET] = NamedDeclaration(type(target).name, declaration_of(target))
     allow_lossy = reading.document.data.get("allow_lossy") is True
-    result = fit(declared, shop.registry, allow_lossy=allow_lossy)
+    result = fit(declared, catalog.registry, allow_lossy=allow_lossy)
     _raise_if_any(reading, [*reading.problems, *checker.problems], result)
     if reading.spec is None:
         raise SpecError(f"{reading.label}: cannot be read")
-    return Plan(reading.spec, chosen, nested, shop.library, reading.folder, reading.label, drafters)
+    return ResolvedSpec(reading.spec, chosen, nested, catalog.library, reading.folder, reading.label, drafters)
 
 
 def declaration_of(target: Target) -> TargetDeclaration:
@@ -72,16 +70,16 @@ def declaration_of(target: Target) -> TargetDeclaration:
 class _Checker:
     """Looks up the parts of one spec and collects what is wrong with them."""
 
-    def __init__(self, reading: Reading, shop: Workshop) -> None:
+    def __init__(self, reading: Reading, catalog: Catalog) -> None:
         self._document = reading.document
         self._folder = reading.folder
-        self._shop = shop
+        self._catalog = catalog
         self.problems: list[Problem] = []
 
     def find_tree(self, name: str) -> Path:
-        return self._shop.library.find_tree(name, near=self._folder)
+        return self._catalog.library.find_tree(name, near=self._folder)
 
-    def choose(self, kind: Kind) -> Chosen | None:
+    def choose(self, kind: Kind) -> ResolvedPart | None:
         """The part of this kind; None if something keeps it from being known."""
         field = StrategySpec.model_fields[kind.value]
         raw = self._document.data.get(kind.value)
@@ -89,14 +87,14 @@ class _Checker:
             return self.part(kind, {"use": field.default.use}, (kind.value,))
         return self.part(kind, raw, (kind.value,)) if isinstance(raw, Mapping) and _is_part(raw) else None
 
-    def part(self, kind: Kind, raw: Mapping[str, Any], path: KeyPath) -> Chosen | None:
+    def part(self, kind: Kind, raw: Mapping[str, Any], path: KeyPath) -> ResolvedPart | None:
         try:
-            cls = self._shop.registry.find(kind, raw["use"])
+            cls = self._catalog.registry.find(kind, raw["use"])
         except SpecdecError as error:
             self.problems.append(self._document.problem((*path, "use"), str(error)))
             return None
         given = {k: v for k, v in raw.items() if k != "use"}
-        guard = PartGuard(kind, cls, self._shop.registry.parts[kind][raw["use"]].package)
+        guard = PartGuard(kind, cls, self._catalog.registry.parts[kind][raw["use"]].package)
         with guard:
             context = {"find_tree": self.find_tree, "folder": self._folder}
             options, problems = validated(cls.Options, given, self._document, path, context)
@@ -113,9 +111,9 @@ class _Checker:
             return None
         if (fault := declaration_fault(kind, declares)) is not None:
             raise PluginError(f"{guard.label} {fault}")
-        return Chosen(kind, raw["use"], cls, options, declares)
+        return ResolvedPart(kind, raw["use"], cls, options, declares)
 
-    def drafters(self, drafter: Chosen) -> tuple[Chosen, ...]:
+    def drafters(self, drafter: ResolvedPart) -> tuple[ResolvedPart, ...]:
         """The further drafters that the drafter declares; without those that are faulty."""
         found = []
         for number, raw in enumerate(drafter.declares.drafters):
@@ -134,7 +132,7 @@ class _Checker:
             found.append(part)
         return tuple(found)
 
-    def nested(self, drafter: Chosen, at: KeyPath = ()) -> dict[str, Chosen]:
+    def nested(self, drafter: ResolvedPart, at: KeyPath = ()) -> dict[str, ResolvedPart]:
         """The further models that the drafter declares."""
         found = {}
         for option, raw in drafter.declares.targets:
@@ -150,7 +148,7 @@ class _Checker:
                     self.problems.append(self._document.problem(path, f"cannot draft: {part.declares.no_decoding_because}"))
         return found
 
-    def resolve(self, chosen: Mapping[Kind, Chosen]) -> None:
+    def resolve(self, chosen: Mapping[Kind, ResolvedPart]) -> None:
         """Find the tree files that the builder names, by building it: it holds no weights."""
         part = chosen.get(Kind.TREE)
         if part is None:
@@ -172,7 +170,7 @@ class _Checker:
             self.problems.append(self._document.problem(path, str(error)))
 
 
-def built(part: Chosen, tools: BuildTools) -> Any:
+def built(part: ResolvedPart, tools: BuildTools) -> Any:
     """The part itself. Raises PluginError where its class fails, or returns something else."""
     guard = PartGuard(part.kind, part.cls)
     with guard:

@@ -1,9 +1,9 @@
-"""Prompts for real texts, so that a proof needs no data; a spec resolved again at another dtype or temperature."""
+"""Prompts for real texts, so that a proof needs no data; a spec plain_spec again at another dtype or temperature."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specdec.config.resolved_spec import Plan, Workshop
+from specdec.config.resolved_spec import Catalog, ResolvedSpec
 from specdec.config.resolver import check, read
 from specdec.decoding.prompts import encode
 from specdec.errors import TargetMismatch
@@ -63,10 +63,12 @@ def room(target: Target, prompts: Sequence[Sequence[int]], wanted: int) -> int:
     return wanted if limit is None else max(0, min(wanted, limit - max(map(len, prompts))))
 
 
-def replanned(plan: Plan, shop: Workshop, *, dtype: str, sampling: Mapping[str, Any] | None = None) -> Plan:
-    """The plan with its target in `dtype`, where that has one, and with these sampling options, where they are given."""
-    resolved = plan.resolved()
-    target = dict(resolved["target"])
-    if "dtype" in type(plan.parts[Kind.TARGET].options).model_fields:
+def replanned(
+    resolved: ResolvedSpec, catalog: Catalog, *, dtype: str, sampling: Mapping[str, Any] | None = None
+) -> ResolvedSpec:
+    """The spec with its target in `dtype`, where that has one, and with these sampling options, where they are given."""
+    plain_spec = resolved.plain()
+    target = dict(plain_spec["target"])
+    if "dtype" in type(resolved.parts[Kind.TARGET].options).model_fields:
         target["dtype"] = dtype
-    return check(read({**resolved, "target": target, "sampling": dict(sampling or resolved["sampling"])}, shop), shop)
+    return check(read({**plain_spec, "target": target, "sampling": dict(sampling or plain_spec["sampling"])}, catalog), catalog)

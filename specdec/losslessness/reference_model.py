@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdec.config.resolved_spec import Plan
+from specdec.config.resolved_spec import ResolvedSpec
 from specdec.interfaces.declarations import Features
 from specdec.interfaces.parts import Target
 from specdec.plugins.registry import Kind
@@ -31,9 +31,9 @@ class Reference:
     independent: bool
 
 
-def reference_for(plan: Plan, target: Target, *, dtype: str = "float32") -> Reference:
+def reference_for(resolved: ResolvedSpec, target: Target, *, dtype: str = "float32") -> Reference:
     """A model of its own for our transformers targets; others answer by whole prefills, token by token."""
-    model = _plain_model(plan, dtype)
+    model = _plain_model(resolved, dtype)
     if model is not None:
         return Reference(
             lambda texts: _forwards(model, texts), f"one plain causal forward of the unmodified model in {dtype}", True
@@ -45,8 +45,8 @@ def reference_for(plan: Plan, target: Target, *, dtype: str = "float32") -> Refe
     )
 
 
-def _plain_model(plan: Plan, dtype: str) -> "torch.nn.Module | None":
-    part = plan.parts[Kind.TARGET]
+def _plain_model(resolved: ResolvedSpec, dtype: str) -> "torch.nn.Module | None":
+    part = resolved.parts[Kind.TARGET]
     options: Any = part.options
     if part.name == "builtin":
         from specdec.targets.gguf_cache import unpacked_folder

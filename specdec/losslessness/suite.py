@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from specdec.config.resolved_spec import Plan, Workshop
+from specdec.config.resolved_spec import Catalog, ResolvedSpec
 from specdec.errors import SpecdecError
 from specdec.losslessness.bitwise.level import prove_bitwise
 from specdec.losslessness.exact.level import prove_exact
@@ -46,23 +46,25 @@ class Verification:
         return {", ".join(names): words for words, names in levels.items()}
 
 
-def verify_strategy(plan: Plan, shop: Workshop, wanted: Wanted, progress: Callable[[Level], Progress]) -> Verification:
+def verify_strategy(
+    resolved: ResolvedSpec, catalog: Catalog, wanted: Wanted, progress: Callable[[Level], Progress]
+) -> Verification:
     """Run the levels; a part that fails in one of them does not keep the others from running."""
     results, faults = list[LevelResult](), dict[Level, SpecdecError]()
     for level in wanted.levels:
         try:
-            results.append(_run(level, plan, shop, wanted, progress(level)))
+            results.append(_run(level, resolved, catalog, wanted, progress(level)))
         except SpecdecError as error:
             faults[level] = error
     return Verification(tuple(results), faults)
 
 
-def _run(level: Level, plan: Plan, shop: Workshop, wanted: Wanted, progress: Progress) -> LevelResult:
+def _run(level: Level, resolved: ResolvedSpec, catalog: Catalog, wanted: Wanted, progress: Progress) -> LevelResult:
     seconds, seed = wanted.seconds(level), wanted.seed
     if level is Level.EXACT:
         return prove_exact(
-            plan,
-            shop,
+            resolved,
+            catalog,
             seconds=seconds,
             vocab_size=wanted.vocab_size,
             depth=wanted.depth,
@@ -70,7 +72,7 @@ def _run(level: Level, plan: Plan, shop: Workshop, wanted: Wanted, progress: Pro
             progress=progress,
         )
     if level is Level.BITWISE:
-        return prove_bitwise(plan, shop, seconds=seconds, seed=seed, progress=progress)
+        return prove_bitwise(resolved, catalog, seconds=seconds, seed=seed, progress=progress)
     if level is Level.RUNTIME:
-        return prove_runtime(plan, shop, seconds=seconds, seed=seed, progress=progress)
-    return prove_sampled(plan, shop, seconds=seconds, seed=seed, progress=progress)
+        return prove_runtime(resolved, catalog, seconds=seconds, seed=seed, progress=progress)
+    return prove_sampled(resolved, catalog, seconds=seconds, seed=seed, progress=progress)

@@ -6,7 +6,7 @@ from typing import ClassVar
 import pluggy
 
 from specdec.config.library import library
-from specdec.config.resolved_spec import Workshop
+from specdec.config.resolved_spec import Catalog
 from specdec.interfaces.declarations import Guarantee, Shape, VerifierDeclaration
 from specdec.interfaces.parts import PartOptions, Verifier
 from specdec.interfaces.results import Verdict
@@ -87,7 +87,7 @@ class Lenient(Verifier[PartOptions]):
         return walk(tree, p, rng, 0.5, True)
 
 
-def planted_workshop() -> Workshop:
+def planted_workshop() -> Catalog:
     """specdec with these verifiers installed."""
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
@@ -95,4 +95,4 @@ def planted_workshop() -> Workshop:
     plugin = ModuleType("planted")
     plugin.specdec_verifiers = hookimpl(lambda: [Resampling, Leaking, Lenient])
     manager.register(plugin, "planted")
-    return Workshop(registry_of(manager), library())
+    return Catalog(registry_of(manager), library())

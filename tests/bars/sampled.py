@@ -17,19 +17,20 @@ OTHER_Q = "sampling.draft={temperature: 0.7}"
 """The target drafts for itself at another temperature, so that q is not p."""
 
 
-def shipped(shop):
+def shipped(catalog):
     """The shipped strategies that claim to be lossless and run on the embedded model."""
-    plans = {name: check(read(name, shop), shop) for name in shop.library.strategies()}
+    plans = {name: check(read(name, catalog), catalog) for name in catalog.library.strategies()}
     return [
         name
-        for name, plan in plans.items()
-        if plan.parts[Kind.TARGET].name == "builtin" and plan.parts[Kind.VERIFIER].declares.guarantee is Guarantee.LOSSLESS
+        for name, resolved in plans.items()
+        if resolved.parts[Kind.TARGET].name == "builtin"
+        and resolved.parts[Kind.VERIFIER].declares.guarantee is Guarantee.LOSSLESS
     ]
 
 
-def run(shop, strategy, settings, seconds, seed):
-    plan = check(read(strategy, shop, settings=settings), shop)
-    return prove_sampled(plan, shop, seconds=seconds, seed=seed, progress=lambda share, words: None)
+def run(catalog, strategy, settings, seconds, seed):
+    resolved = check(read(strategy, catalog, settings=settings), catalog)
+    return prove_sampled(resolved, catalog, seconds=seconds, seed=seed, progress=lambda share, words: None)
 
 
 def main() -> int:
@@ -42,15 +43,15 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=Path("results/sampled.jsonl"))
     options = parser.parse_args()
     options.results.parent.mkdir(parents=True, exist_ok=True)
-    shop, bad = planted_workshop(), 0
-    names = shipped(shop) if options.strategies is None else options.strategies
+    catalog, bad = planted_workshop(), 0
+    names = shipped(catalog) if options.strategies is None else options.strategies
     jobs = [] if options.no_planted else [(v, 0, options.planted_seconds) for v in ("resampling", "leaking")]
     jobs += [(s, seed, options.seconds) for s in names for seed in range(options.seeds)]
     for name, seed, seconds in jobs:
         fault = name in ("resampling", "leaking")
         strategy = "self-sampled-chain" if fault else name
         settings = [OTHER_Q, f"verifier.use={name}"] if fault else []
-        result = run(shop, strategy, settings, seconds, seed)
+        result = run(catalog, strategy, settings, seconds, seed)
         wanted = Outcome.REFUTED if fault else Outcome.PROVED
         enough = result.facts["prefixes"] >= 200
         holds = result.outcome is wanted and enough

@@ -10,7 +10,7 @@ from specdec.bench.prompts import Selection, read_questions
 from specdec.bench.results import ResultsFile, read_results
 from specdec.bench.run import Bench
 from specdec.bench.settings import BenchSettings
-from specdec.compose import workshop
+from specdec.compose import load_catalog
 
 TARGET = "{use: tabular, vocab: 26, random: {order: 1, sharpness: 4.0}}"
 SPECS = {
@@ -46,7 +46,7 @@ def measure(folder):
     def run(*names, output="results.jsonl", progress=lambda *_: None, **settings) -> Results:
         plan = BenchSettings(**{"max_new_tokens": 12, **settings})
         questions, _ = read_questions([folder / "questions.jsonl"], Selection())
-        lineup = Lineup(Choice([f"{name}.yaml" for name in names]), workshop(), plan.dtypes)
+        lineup = Lineup(Choice([f"{name}.yaml" for name in names]), load_catalog(), plan.dtypes)
         header = Header({"settings": plan.described()}, lineup.describe(), {"started": "2026-01-01T00:00:00+00:00"})
         file = ResultsFile(folder / output, header)
         Bench(plan, questions, lineup, file, progress).run()

@@ -6,7 +6,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from specdec.bench.contender import Task, run_task
 from specdec.bench.contenders import Choice, Lineup
-from specdec.compose import load, workshop
+from specdec.compose import load, load_catalog
 from specdec.errors import SpecError
 from specdec.sampling.params import SamplingParams
 
@@ -50,7 +50,7 @@ def contenders(models):
     def make(target="target"):
         if target not in loaded:
             choice = Choice(["ngram-chain"], ["target.dtype=float32"], models[target], PEERS, models["draft"])
-            loaded[target] = {c.name: c for c in Lineup(choice, workshop()).load(None).contenders}
+            loaded[target] = {c.name: c for c in Lineup(choice, load_catalog()).load(None).contenders}
         return loaded[target]
 
     return make
@@ -115,20 +115,20 @@ def test_peers_have_a_model_of_their_own(contenders):
 def test_a_draft_model_of_a_strategy_is_the_assistant(models):
     settings = [f"drafter.model.model={models['draft']}"]
     choice = Choice(["draft-model"], settings, models["target"])
-    assert Lineup(choice, workshop()).names == ["plain", "draft-model", *("transformers", "transformers-lookup"), PEERS[2]]
-    assert Lineup(Choice(["ngram-chain"], (), models["target"]), workshop()).names[2:] == [
+    assert Lineup(choice, load_catalog()).names == ["plain", "draft-model", *("transformers", "transformers-lookup"), PEERS[2]]
+    assert Lineup(Choice(["ngram-chain"], (), models["target"]), load_catalog()).names[2:] == [
         "transformers",
         "transformers-lookup",
     ]
     with pytest.raises(SpecError, match="--assistant names one"):
-        Lineup(Choice(["ngram-chain"], (), models["target"], ["transformers-assisted"]), workshop())
+        Lineup(Choice(["ngram-chain"], (), models["target"], ["transformers-assisted"]), load_catalog())
 
 
 def test_dtypes_are_checked_before_anything_is_loaded(models):
     choice = Choice(["ngram-chain"], (), models["target"], [])
     with pytest.raises(SpecError, match="dtype"):
-        Lineup(choice, workshop(), ["float8"])
-    loaded = Lineup(choice, workshop(), ["float64", "float32"]).load("float64")
+        Lineup(choice, load_catalog(), ["float8"])
+    loaded = Lineup(choice, load_catalog(), ["float64", "float32"]).load("float64")
     assert loaded.target.facts.dtype == torch.float64
 
 

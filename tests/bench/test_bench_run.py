@@ -10,7 +10,7 @@ from specdec.bench.contender import Task, run_task
 from specdec.bench.contenders import Choice, Lineup
 from specdec.bench.measurements import Header
 from specdec.bench.results import ResultsFile, read_results
-from specdec.compose import load, workshop
+from specdec.compose import load, load_catalog
 from specdec.errors import SpecdecWarning, SpecError
 from specdec.sampling.params import SamplingParams
 
@@ -216,7 +216,7 @@ def test_a_change_of_machine_is_known_to_the_file(tmp_path):
 
 
 def lineup(*names, **choice):
-    return Lineup(Choice([f"{name}.yaml" for name in names], **choice), workshop())
+    return Lineup(Choice([f"{name}.yaml" for name in names], **choice), load_catalog())
 
 
 def test_strategies_of_other_targets_are_refused(folder):

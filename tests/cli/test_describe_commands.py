@@ -8,7 +8,7 @@ import yaml
 from typer.testing import CliRunner
 
 from specdec.cli import app
-from specdec.compose import workshop
+from specdec.compose import load_catalog
 from specdec.config.resolver import check, read
 
 
@@ -42,14 +42,14 @@ def test_show_prints_yaml_that_reads_back_as_the_same_strategy(tmp_path):
     shown = run("show", "self-fixed", "--set", "sampling.seed=7")
     path = tmp_path / "shown.yaml"
     path.write_text(shown.stdout)
-    shop = workshop()
-    assert check(read(str(path), shop), shop).resolved() == yaml.safe_load(shown.stdout)
+    catalog = load_catalog()
+    assert check(read(str(path), catalog), catalog).plain() == yaml.safe_load(shown.stdout)
     assert as_json("show", "self-fixed")["tree"]["file"] == "eagle-25"
     assert yaml.safe_load(shown.stdout)["sampling"]["seed"] == 7
 
 
 def test_check_of_all_shipped_strategies_exits_zero():
-    result = run("check", *workshop().library.strategies())
+    result = run("check", *load_catalog().library.strategies())
     assert result.exit_code == 0, result.stderr
     assert "plain: fits (target builtin, drafter none, tree chain, verifier match)" in result.stdout
 
@@ -102,7 +102,7 @@ def test_the_schema_accepts_every_shipped_strategy_and_refuses_what_check_refuse
     schema = json.loads(run("schema").stdout)
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)
-    for path in workshop().library.strategies().values():
+    for path in load_catalog().library.strategies().values():
         assert validator.is_valid(yaml.safe_load(path.read_text())), path
     right = {"drafter": {"use": "ngram"}}
     assert validator.is_valid(right)

@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from specdec.cli import app
-from specdec.compose import workshop
+from specdec.compose import load_catalog
 from specdec.config.library import library
-from specdec.config.resolved_spec import Workshop
+from specdec.config.resolved_spec import Catalog
 from specdec.config.resolver import check, read
 from specdec.interfaces.declarations import ALL_SHAPES, Guarantee, VerifierDeclaration
 from specdec.interfaces.parts import PartOptions, Verifier
@@ -50,9 +50,9 @@ def test_a_verifier_that_lies_is_refuted_with_its_distance():
     liar = ModuleType("liar")
     liar.specdec_verifiers = hookimpl(lambda: [FirstChild])
     manager.register(liar)
-    shop = Workshop(registry_of(manager), library())
-    plan = check(read("self-fixed", shop, settings=["verifier.use=first_child"]), shop)
-    proof = prove_strategy(plan, shop, seconds=0.5, depth=1, models=2)
+    catalog = Catalog(registry_of(manager), library())
+    resolved = check(read("self-fixed", catalog, settings=["verifier.use=first_child"]), catalog)
+    proof = prove_strategy(resolved, catalog, seconds=0.5, depth=1, models=2)
     assert not proof.holds
     assert proof.tv > 0.05
 
@@ -71,9 +71,9 @@ def test_a_shipped_strategy_is_proved_and_the_command_exits_zero(strategy):
 
 @pytest.mark.slow
 def test_every_shipped_strategy_is_proved():
-    shop = workshop()
-    for name in shop.library.strategies():
-        proof = prove_strategy(check(read(name, shop), shop), shop, seconds=3.0)
+    catalog = load_catalog()
+    for name in catalog.library.strategies():
+        proof = prove_strategy(check(read(name, catalog), catalog), catalog, seconds=3.0)
         assert proof.holds, name
 
 

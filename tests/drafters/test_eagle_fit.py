@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, Gemma2Config, GPT2Config, GraniteConfig, LlamaConfig
 
-from specdec.compose import workshop
+from specdec.compose import load_catalog
 from specdec.config.resolver import check, read
 from specdec.drafters.eagle import EagleDrafter, EagleOptions
 from specdec.drafters.eagle3 import Eagle3Drafter, Eagle3Options
@@ -90,9 +90,9 @@ def test_a_hub_id_out_of_reach_is_not_downloaded_by_a_check():
     assert EagleDrafter.declares(EagleOptions(head="nobody/eagle")).features == Features(last=True)
     fused = Eagle3Drafter.declares(Eagle3Options(head="nobody/eagle3", layers=(2, 5)))
     assert (fused.features, fused.unread) == (Features(layers=(2, 5)), True)
-    shop = workshop()
+    catalog = load_catalog()
     spec = {"drafter": {"use": "eagle", "head": "nobody/eagle"}, "tree": {"use": "chain"}, "name": "x"}
-    assert [note.split(":")[0] for note in check(read(spec, shop), shop).notes] == ["drafter"]
+    assert [note.split(":")[0] for note in check(read(spec, catalog), catalog).notes] == ["drafter"]
     with pytest.raises(CheckpointError, match="L // 2"):
         Eagle3Drafter.declares(Eagle3Options(head="nobody/eagle3"))
 
@@ -128,15 +128,15 @@ def model_folder(path, **changes):
 
 
 def test_the_template_takes_any_head_whose_config_names_its_layers(folder, tmp_path):
-    shop = workshop()
+    catalog = load_catalog()
     settings = [f"drafter.head={folder / 'eagle3'}", f"target={{use: huggingface, model: {model_folder(tmp_path / 'model')}}}"]
-    plan = check(read("own-model-eagle3", shop, settings=settings), shop)
-    assert (plan.notes, plan.parts[Kind.DRAFTER].declares.features) == ((), Features(layers=(1, 2, 3)))
-    assert check(read("own-model-eagle3", shop), shop).notes == ()
+    resolved = check(read("own-model-eagle3", catalog, settings=settings), catalog)
+    assert (resolved.notes, resolved.parts[Kind.DRAFTER].declares.features) == ((), Features(layers=(1, 2, 3)))
+    assert check(read("own-model-eagle3", catalog), catalog).notes == ()
     with pytest.raises(
         SpecError, match=r"fuses layers \[1, 2, 3\]; got layers \[2, 16, 29\]; .* drafter\.layers may be left unset"
     ):
-        check(read("own-model-eagle3", shop, settings=[*settings, "drafter.layers=[2, 16, 29]"]), shop)
+        check(read("own-model-eagle3", catalog, settings=[*settings, "drafter.layers=[2, 16, 29]"]), catalog)
 
 
 @pytest.mark.parametrize(
@@ -149,17 +149,18 @@ def test_the_template_takes_any_head_whose_config_names_its_layers(folder, tmp_p
     ],
 )
 def test_a_head_of_another_width_or_vocabulary_is_refused_by_a_check(folder, tmp_path, kind, changes, message):
-    shop = workshop()
+    catalog = load_catalog()
     drafter = {"use": kind, "head": str(folder / kind)}
     target = {"use": "huggingface", "model": model_folder(tmp_path / "model", **changes)}
     spec = {"name": "x", "drafter": drafter, "target": target, "tree": {"use": "chain"}}
     with pytest.raises(IncompatibleParts, match=message):
-        check(read(spec, shop), shop)
+        check(read(spec, catalog), catalog)
     mixed = {**spec, "drafter": {"use": "mixture", "parts": [drafter, {"use": "ngram"}]}, "tree": {"use": "adaptive"}}
     with pytest.raises(IncompatibleParts, match=message.partition(" ")[2]):
-        check(read(mixed, shop), shop)
+        check(read(mixed, catalog), catalog)
     check(
-        read({**spec, "target": {"use": "huggingface", "model": model_folder(tmp_path / "padded", vocab_size=64)}}, shop), shop
+        read({**spec, "target": {"use": "huggingface", "model": model_folder(tmp_path / "padded", vocab_size=64)}}, catalog),
+        catalog,
     )
 
 
@@ -176,13 +177,13 @@ def test_a_head_whose_logits_are_not_finite_is_named_by_its_folder(target_of, he
 
 
 def test_b73_a_spec_without_a_head_and_one_with_a_whole_model_are_refused_before_weights_load(tmp_path):
-    shop = workshop()
+    catalog = load_catalog()
     spec = {"name": "x", "tree": {"use": "chain"}, "verifier": {"use": "match"}}
     with pytest.raises(SpecError, match=r"drafter\.head: is required"):
-        check(read({**spec, "drafter": {"use": "eagle"}}, shop), shop)
+        check(read({**spec, "drafter": {"use": "eagle"}}, catalog), catalog)
     (tmp_path / "config.json").write_text(json.dumps({**LlamaConfig(**COMMON).to_dict(), "num_hidden_layers": 2}))
     with pytest.raises(SpecError, match="not an EAGLE head"):
-        check(read({**spec, "drafter": {"use": "eagle", "head": str(tmp_path)}}, shop), shop)
+        check(read({**spec, "drafter": {"use": "eagle", "head": str(tmp_path)}}, catalog), catalog)
 
 
 @pytest.mark.parametrize("dtype", [None, "float32", "float64"])

@@ -5,7 +5,7 @@ import math
 import pytest
 
 import specdec
-from specdec.compose import workshop
+from specdec.compose import load_catalog
 from specdec.config.resolver import check, read
 from specdec.drafters.mixture import MixtureDrafter, MixtureOptions
 from specdec.errors import IncompatibleParts, SpecError, TargetMismatch
@@ -210,21 +210,21 @@ def test_parts_are_composed_with_their_own_models_and_decode_as_plain_decoding_d
 
 
 def test_a_spec_that_was_resolved_gives_the_same_plan(spec):
-    shop = workshop()
-    plan = check(read(spec(GOOD, MODEL), shop), shop)
-    resolved = plan.resolved()
-    assert resolved["drafter"]["parts"][0] == {"use": "ngram", "max_ngram": 12, "min_ngram": 1} | {
-        key: resolved["drafter"]["parts"][0][key] for key in ("candidates", "min_confidence", "adaptive")
+    catalog = load_catalog()
+    resolved = check(read(spec(GOOD, MODEL), catalog), catalog)
+    plain_spec = resolved.plain()
+    assert plain_spec["drafter"]["parts"][0] == {"use": "ngram", "max_ngram": 12, "min_ngram": 1} | {
+        key: plain_spec["drafter"]["parts"][0][key] for key in ("candidates", "min_confidence", "adaptive")
     }
-    assert check(read(resolved, shop), shop).resolved() == resolved
-    assert [part.name for part in plan.drafters] == ["ngram", "model"]
-    assert set(plan.nested) == {"parts.1.model"}
+    assert check(read(plain_spec, catalog), catalog).plain() == plain_spec
+    assert [part.name for part in resolved.drafters] == ["ngram", "model"]
+    assert set(resolved.nested) == {"parts.1.model"}
 
 
 def test_what_the_parts_read_is_what_the_mixture_reads():
-    shop = workshop()
+    catalog = load_catalog()
     raw = {"drafter": {"use": "mixture", "parts": [{"use": "eagle", "head": "builtin"}, {"use": "suffix"}]}}
-    declares = check(read(raw, shop), shop).parts[Kind.DRAFTER].declares
+    declares = check(read(raw, catalog), catalog).parts[Kind.DRAFTER].declares
     assert declares.features == Features(last=True)
     assert declares.gives is Gives.CANDIDATES
 

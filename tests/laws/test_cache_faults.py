@@ -3,7 +3,7 @@
 import pytest
 from transformers import AutoConfig
 
-from specdec.compose import workshop
+from specdec.compose import load_catalog
 from specdec.config.resolver import check, read
 from specdec.decoding.requests import Request
 from specdec.drafters.ngram import NgramDrafter, NgramOptions
@@ -80,10 +80,10 @@ def test_b41_a_target_with_recurrent_layers_is_refused_before_its_weights_are_re
     tmp_path, model_type
 ):
     AutoConfig.for_model(model_type).save_pretrained(tmp_path)
-    shop = workshop()
+    catalog = load_catalog()
     spec = {"target": {"use": "huggingface", "model": str(tmp_path)}, "drafter": {"use": "ngram"}}
     with pytest.raises(IncompatibleParts, match="cannot forget a rejected draft"):
-        check(read(spec, shop), shop)
+        check(read(spec, catalog), catalog)
 
 
 def test_b41_a_target_with_attention_only_is_not_refused():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec.compose import build, workshop
+from specdec.compose import build, load_catalog
 from specdec.config.resolver import check, read
 from specdec.config.strategy_spec import StrategySpec
 from specdec.errors import IncompatibleParts, SpecError
@@ -16,12 +16,12 @@ TABLE = {"use": "tabular", "vocab": 6, "random": {"seed": 1}}
 
 
 @pytest.fixture(scope="module")
-def shop():
-    return workshop()
+def catalog():
+    return load_catalog()
 
 
-def plan_of(shop, *settings, **keys):
-    return check(read({"target": TABLE, "drafter": {"use": "ngram"}, **keys}, shop, settings=settings), shop)
+def plan_of(catalog, *settings, **keys):
+    return check(read({"target": TABLE, "drafter": {"use": "ngram"}, **keys}, catalog, settings=settings), catalog)
 
 
 @pytest.mark.parametrize(
@@ -34,14 +34,14 @@ def plan_of(shop, *settings, **keys):
         ({"temperature": 0.7, "draft": {"temperature": 0.0}}, 0.7, {"temperature": 0.0}),
     ],
 )
-def test_b08_b13_the_resolved_spec_says_the_temperatures_of_target_and_drafts(shop, sampling, temperature, draft):
-    plan = plan_of(shop, sampling=sampling)
-    resolved = plan.resolved()
-    assert resolved["sampling"]["temperature"] == temperature
-    assert resolved["sampling"]["draft"] == draft
-    again = check(read(resolved, shop), shop)
-    assert again.resolved() == resolved
-    assert again.spec.sampling.draft_truncation == plan.spec.sampling.draft_truncation
+def test_b08_b13_the_resolved_spec_says_the_temperatures_of_target_and_drafts(catalog, sampling, temperature, draft):
+    resolved = plan_of(catalog, sampling=sampling)
+    plain_spec = resolved.plain()
+    assert plain_spec["sampling"]["temperature"] == temperature
+    assert plain_spec["sampling"]["draft"] == draft
+    again = check(read(plain_spec, catalog), catalog)
+    assert again.plain() == plain_spec
+    assert again.spec.sampling.draft_truncation == resolved.spec.sampling.draft_truncation
 
 
 # B74: what passes the check drafts
@@ -55,7 +55,7 @@ PROMPT = [0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5, 0, 1, 2]
 @pytest.mark.parametrize("drafter", OWN)
 @pytest.mark.parametrize("verifier", ["match", "point_mass", "chain", "multi_round"])
 @pytest.mark.parametrize("tree", [{}, {"draw": "sampled"}, "fixed", "dynamic", "sampled"], ids=str)
-def test_b74_a_spec_with_a_drafter_is_refused_or_drafts(shop, drafter, tree, verifier):
+def test_b74_a_spec_with_a_drafter_is_refused_or_drafts(catalog, drafter, tree, verifier):
     tree = {"use": tree, **SHAPES.get(tree, {})} if isinstance(tree, str) else {"use": "chain", **tree}
     spec = {
         "target": TABLE,
@@ -65,17 +65,17 @@ def test_b74_a_spec_with_a_drafter_is_refused_or_drafts(shop, drafter, tree, ver
         "sampling": {"temperature": 1.0},
     }
     try:
-        plan = check(read(spec, shop), shop)
+        resolved = check(read(spec, catalog), catalog)
     except IncompatibleParts:
         return
-    [answer] = build(plan, shop).generate([PROMPT], max_new_tokens=20, seed=1)
+    [answer] = build(resolved, catalog).generate([PROMPT], max_new_tokens=20, seed=1)
     assert sum(record.drafted for record in answer.records) > 0
 
 
-def test_b74_the_drafter_none_is_named_in_the_resolved_spec_and_drafts_nothing(shop):
-    plan = plan_of(shop, drafter={"use": "none"})
-    assert plan.resolved()["drafter"] == {"use": "none"}
-    [answer] = build(plan, shop).generate([PROMPT], max_new_tokens=9)
+def test_b74_the_drafter_none_is_named_in_the_resolved_spec_and_drafts_nothing(catalog):
+    resolved = plan_of(catalog, drafter={"use": "none"})
+    assert resolved.plain()["drafter"] == {"use": "none"}
+    [answer] = build(resolved, catalog).generate([PROMPT], max_new_tokens=9)
     assert sum(record.drafted for record in answer.records) == 0
 
 
@@ -94,46 +94,46 @@ NUMBERS = [
 
 @pytest.mark.parametrize(("value", "message"), NUMBERS)
 @pytest.mark.parametrize("tree", [("chain", "length"), ("dynamic", "depth"), ("dynamic", "width")])
-def test_b76_a_wrong_number_is_one_line_with_key_value_and_range(shop, tree, value, message):
+def test_b76_a_wrong_number_is_one_line_with_key_value_and_range(catalog, tree, value, message):
     name, key = tree
     with pytest.raises(SpecError) as caught:
-        plan_of(shop, tree={"use": name, key: value})
+        plan_of(catalog, tree={"use": name, key: value})
     assert str(caught.value).endswith(f"tree.{key}: {message}")
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "1.9", "'3'", "true", "1000000"])
-def test_b76_a_wrong_number_of_the_command_line_is_one_line_too(shop, value):
+def test_b76_a_wrong_number_of_the_command_line_is_one_line_too(catalog, value):
     with pytest.raises(SpecError, match=r"^--set tree.length=.*: tree.length: got .*, expected [^\n]*$"):
-        plan_of(shop, f"tree.length={value}")
+        plan_of(catalog, f"tree.length={value}")
 
 
-def test_b76_an_absent_number_is_the_parts_default(shop):
-    assert plan_of(shop).resolved()["tree"] == {"use": "chain", "length": 5, "draw": "deterministic"}
+def test_b76_an_absent_number_is_the_parts_default(catalog):
+    assert plan_of(catalog).plain()["tree"] == {"use": "chain", "length": 5, "draw": "deterministic"}
 
 
 # B107: defaults are pinned
 
 
-def defaults(shop):
+def defaults(catalog):
     """Every key of a spec, with its default; a key that must be given says so."""
 
     def of(model):
         fields = model.model_fields.items()
         return {k: "(required)" if f.is_required() else f.get_default(call_default_factory=True) for k, f in fields}
 
-    parts = {f"{kind}: {name}": of(r.cls.Options) for kind in Kind for name, r in shop.registry.parts[kind].items()}
+    parts = {f"{kind}: {name}": of(r.cls.Options) for kind in Kind for name, r in catalog.registry.parts[kind].items()}
     spec = of(StrategySpec)
     everything = {"spec": {**spec, "sampling": of(type(spec["sampling"]))}, **parts}
     return json.loads(json.dumps(everything, default=lambda value: value.model_dump()))
 
 
-def test_b107_the_defaults_of_every_key_are_those_of_the_golden_file(shop):
-    golden, found = json.loads(GOLDEN.read_text()), defaults(shop)
-    assert {name: found[name] for name in found if registered_here(shop, name)} == golden
+def test_b107_the_defaults_of_every_key_are_those_of_the_golden_file(catalog):
+    golden, found = json.loads(GOLDEN.read_text()), defaults(catalog)
+    assert {name: found[name] for name in found if registered_here(catalog, name)} == golden
 
 
-def registered_here(shop, name):
+def registered_here(catalog, name):
     """Whether a part ships with specdec: plug-ins that happen to be installed are not pinned."""
     kind, _, part = name.partition(": ")
-    return name == "spec" or shop.registry.parts[Kind(kind)][part].package == "specdec"
+    return name == "spec" or catalog.registry.parts[Kind(kind)][part].package == "specdec"

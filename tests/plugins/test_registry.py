@@ -8,7 +8,7 @@ import pytest
 
 from specdec.compose import build
 from specdec.config.library import library
-from specdec.config.resolved_spec import Workshop
+from specdec.config.resolved_spec import Catalog
 from specdec.config.resolver import check, read
 from specdec.drafters.none import NoDrafter
 from specdec.errors import PluginError, UnknownPart
@@ -161,9 +161,9 @@ def test_what_a_plugin_prints_goes_to_stderr(capsys):
 
 def test_an_observer_sees_every_step_of_a_decoder():
     seen = []
-    shop = Workshop(registry_with(specdec_step=lambda record: seen.append(record)), library())
+    catalog = Catalog(registry_with(specdec_step=lambda record: seen.append(record)), library())
     table = {"use": "tabular", "vocab": 3, "random": {}}
-    decoder = build(check(read("plain", shop, overrides={"target": table}), shop), shop)
+    decoder = build(check(read("plain", catalog, overrides={"target": table}), catalog), catalog)
     answer = decoder.generate([[0, 1]], max_new_tokens=5)[0]
     assert tuple(seen) == answer.records
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specdec.compose import build
-from specdec.config.resolved_spec import Plan, Workshop
+from specdec.config.resolved_spec import Catalog, ResolvedSpec
 from specdec.config.resolver import check, read
 from specdec.decoding.decoder import Decoder
 from specdec.errors import SpecdecError, TargetMismatch
@@ -56,7 +56,7 @@ class Compared:
     differences: list[Difference] = field(default_factory=list)
 
 
-def prove_bitwise(plan: Plan, shop: Workshop, *, seconds: float, seed: int, progress: Progress) -> LevelResult:
+def prove_bitwise(resolved: ResolvedSpec, catalog: Catalog, *, seconds: float, seed: int, progress: Progress) -> LevelResult:
     """Run the strategy and plain decoding on one target in bitwise mode, greedy and (under `match`) seeded, also in batches.
 
     A target without the mode, or one that refuses it on this machine, is inconclusive with its reason.
@@ -64,42 +64,42 @@ def prove_bitwise(plan: Plan, shop: Workshop, *, seconds: float, seed: int, prog
     began = time.monotonic()
     progress(0.0, "loading the target in bitwise mode")
     try:
-        decoder, plain = _decoders(plan, shop)
+        decoder, plain = _decoders(resolved, catalog)
     except SpecdecError as error:
         reason = f"the mode is refused: {' '.join(str(error).split())}"
         return LevelResult(Level.BITWISE, Outcome.INCONCLUSIVE, reason, facts={"refused": reason}, seconds=_since(began))
     compared = Compared()
-    for done, words in _compare(plan, decoder, plain, compared, began, seconds, seed):
+    for done, words in _compare(resolved, decoder, plain, compared, began, seconds, seed):
         progress(min(1.0, done), words)
-    return _judged(plan, decoder, compared, _since(began), seed)
+    return _judged(resolved, decoder, compared, _since(began), seed)
 
 
 def _since(began: float) -> float:
     return time.monotonic() - began
 
 
-def _decoders(plan: Plan, shop: Workshop) -> tuple[Decoder, Decoder]:
+def _decoders(resolved: ResolvedSpec, catalog: Catalog) -> tuple[Decoder, Decoder]:
     """The strategy and plain decoding, of one target in bitwise mode. Raises SpecdecError where there is no such mode."""
-    part = plan.parts[Kind.TARGET]
+    part = resolved.parts[Kind.TARGET]
     if OPTION not in type(part.options).model_fields:
         raise TargetMismatch(f"target '{part.name}' has no bitwise mode")
-    resolved = plan.resolved()
-    target = {**resolved["target"], OPTION: True}
-    chosen = check(read({**resolved, "target": target}, shop), shop)
-    decoder = build(chosen, shop)
+    plain_spec = resolved.plain()
+    target = {**plain_spec["target"], OPTION: True}
+    chosen = check(read({**plain_spec, "target": target}, catalog), catalog)
+    decoder = build(chosen, catalog)
     parts = {"drafter": {"use": "none"}, "tree": {"use": "chain"}, "verifier": {"use": "match"}}
-    spec = {"name": "plain", **parts, "target": target, "sampling": resolved["sampling"]}
-    plain = build(check(read(spec, shop), shop, target=decoder.target), shop, target=decoder.target)
+    spec = {"name": "plain", **parts, "target": target, "sampling": plain_spec["sampling"]}
+    plain = build(check(read(spec, catalog), catalog, target=decoder.target), catalog, target=decoder.target)
     return decoder, plain
 
 
 def _compare(
-    plan: Plan, decoder: Decoder, plain: Decoder, compared: Compared, began: float, seconds: float, seed: int
+    resolved: ResolvedSpec, decoder: Decoder, plain: Decoder, compared: Compared, began: float, seconds: float, seed: int
 ) -> Iterator[tuple[float, str]]:
     """Prompt after prompt, all modes of each, until the time is over; two prompts' modes at least."""
     prompts = prompts_for(decoder.target)
     size = room(decoder.target, prompts, ANSWER_TOKENS)
-    modes = list(_modes(plan, decoder))
+    modes = list(_modes(resolved, decoder))
     round_size = BATCHES[-1]
     for begin in range(0, len(prompts) - round_size + 1, round_size):
         if size < 1 or (begin and _since(began) > seconds):
@@ -117,9 +117,9 @@ def _compare(
                 return
 
 
-def _modes(plan: Plan, decoder: Decoder) -> Iterator[dict[str, Any]]:
+def _modes(resolved: ResolvedSpec, decoder: Decoder) -> Iterator[dict[str, Any]]:
     """Greedy, and seeded draws where the verifier makes plain decoding's: `match`."""
-    own = plan.spec.sampling
+    own = resolved.spec.sampling
     yield greedy(own).model_dump(mode="json", exclude_none=True)
     if type(decoder.verifier).name == "match":
         warm = {**SAMPLED, "temperature": own.temperature, "top_p": own.top_p} if own.temperature else SAMPLED
@@ -152,8 +152,8 @@ def _enter(
         compared.differences.append(Difference(first + number, batch, temperature, place, *ends))
 
 
-def _judged(plan: Plan, decoder: Decoder, compared: Compared, seconds: float, seed: int) -> LevelResult:
-    claims = plan.parts[Kind.VERIFIER].declares.guarantee is Guarantee.LOSSLESS
+def _judged(resolved: ResolvedSpec, decoder: Decoder, compared: Compared, seconds: float, seed: int) -> LevelResult:
+    claims = resolved.parts[Kind.VERIFIER].declares.guarantee is Guarantee.LOSSLESS
     modes = ", ".join(f"T {t:g} batch {b}: {n}" for (t, b), n in sorted(compared.modes.items()))
     lines = [
         ("target", f"{decoder.target.facts.description}, {str(decoder.target.facts.dtype).removeprefix('torch.')}"),

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Iterator
 
-from specdec.config.resolved_spec import Plan, Workshop
+from specdec.config.resolved_spec import Catalog, ResolvedSpec
 from specdec.interfaces.declarations import Guarantee
 from specdec.losslessness.exact.strategy import prove_strategy
 from specdec.losslessness.levels import Level, LevelResult, Outcome, Progress
@@ -13,8 +13,8 @@ from specdec.plugins.registry import Kind
 
 
 def prove_exact(
-    plan: Plan,
-    shop: Workshop,
+    resolved: ResolvedSpec,
+    catalog: Catalog,
     *,
     seconds: float,
     vocab_size: int | None,
@@ -28,8 +28,10 @@ def prove_exact(
     def advance(done: int, planned: int) -> None:
         progress(done / max(planned, 1), f"{done} of {planned} proofs")
 
-    proof = prove_strategy(plan, shop, seconds=seconds, vocab_size=vocab_size, depth=depth, models=models, progress=advance)
-    claims = plan.parts[Kind.VERIFIER].declares.guarantee is Guarantee.LOSSLESS
+    proof = prove_strategy(
+        resolved, catalog, seconds=seconds, vocab_size=vocab_size, depth=depth, models=models, progress=advance
+    )
+    claims = resolved.parts[Kind.VERIFIER].declares.guarantee is Guarantee.LOSSLESS
     return LevelResult(
         Level.EXACT,
         _outcome(proof, claims=claims),

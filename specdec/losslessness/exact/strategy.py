@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from specdec.compose import build
-from specdec.config.resolved_spec import Plan, Workshop
+from specdec.config.resolved_spec import Catalog, ResolvedSpec
 from specdec.config.resolver import check, read
 from specdec.decoding.decoder import Decoder
 from specdec.errors import PluginError, SpecdecError
@@ -35,8 +35,8 @@ Progress = Callable[[int, int], None]
 
 
 def prove_strategy(
-    plan: Plan,
-    shop: Workshop,
+    resolved: ResolvedSpec,
+    catalog: Catalog,
     *,
     seconds: float = SECONDS,
     vocab_size: int | None = None,
@@ -44,7 +44,7 @@ def prove_strategy(
     models: int | None = None,
     progress: Progress | None = None,
 ) -> StrategyProof:
-    """Enumerate steps of `plan` on stand-in models, as many and as large as fit into `seconds`.
+    """Enumerate steps of the strategy on stand-in models, as many and as large as fit into `seconds`.
 
     A drafter that gives candidates runs itself. One that gives distributions runs itself where it can be built on a table, and
     is replaced by a table beside that, since verification is to be exact for any q. Temperature 0 is proved beside 1.
@@ -52,15 +52,15 @@ def prove_strategy(
     vocab_size, depth, models: of all stand-ins, levels of their drafts, and how many; None: as the time allows.
     Raises PluginError for a part that fails.
     """
-    return _Prover(plan, shop, seconds, vocab_size, depth, models, progress).run()
+    return _Prover(resolved, catalog, seconds, vocab_size, depth, models, progress).run()
 
 
 @dataclass(slots=True)
 class _Prover:
     """The work on one strategy. deadline: on the clock of time.monotonic."""
 
-    plan: Plan
-    shop: Workshop
+    resolved: ResolvedSpec
+    catalog: Catalog
     seconds: float
     vocab_size: int | None
     depth: int | None
@@ -89,13 +89,15 @@ class _Prover:
         except PluginError:
             if not self._refuted:
                 raise
-        name = self.plan.parts[Kind.DRAFTER].name
+        name = self.resolved.parts[Kind.DRAFTER].name
         covered, left_out = tuple(self.covered), tuple(self.left_out)
-        tables = tuple(self.plan.drafters[number].name for number in self._table_parts)
-        return StrategyProof(self.plan.spec.name, name, self.because, covered, left_out, tuple(self.instances), reason, tables)
+        tables = tuple(self.resolved.drafters[number].name for number in self._table_parts)
+        return StrategyProof(
+            self.resolved.spec.name, name, self.because, covered, left_out, tuple(self.instances), reason, tables
+        )
 
     def _groups(self) -> tuple[Group, ...]:
-        declares = self.plan.parts[Kind.DRAFTER].declares
+        declares = self.resolved.parts[Kind.DRAFTER].declares
         own_only = declares.gives is not Gives.DISTRIBUTIONS or not declares.drafts
         declared = self._own_vocab
         vocab, own_vocab, loop_vocab = self.vocab_size, None, None
@@ -111,16 +113,16 @@ class _Prover:
     @property
     def _own_vocab(self) -> int | None:
         """The vocabulary of the strategy's own target, if it is small enough to be enumerated."""
-        declared: int | None = self.plan.parts[Kind.TARGET].declares.vocab_size
+        declared: int | None = self.resolved.parts[Kind.TARGET].declares.vocab_size
         return declared if declared is not None and declared <= SMALL_VOCAB else None
 
     @property
     def _table_parts(self) -> list[int]:
         """The drafters, of those that the strategy's own asks, that need hidden states or a model."""
-        models = {option for option, part in self.plan.nested.items() if part.name != "tabular"}
+        models = {option for option, part in self.resolved.nested.items() if part.name != "tabular"}
         return [
             number
-            for number, part in enumerate(self.plan.drafters)
+            for number, part in enumerate(self.resolved.drafters)
             if part.declares.features or any(option.startswith(f"parts.{number}.") for option in models)
         ]
 
@@ -129,9 +131,9 @@ class _Prover:
 
         At the size of the strategy's own target it has no excuse, once it is built.
         """
-        if self.plan.parts[Kind.DRAFTER].declares.features:
+        if self.resolved.parts[Kind.DRAFTER].declares.features:
             return "it reads hidden states, which a table does not have"
-        if any(part.name != "tabular" for part in self.plan.nested.values()):
+        if any(part.name != "tabular" for part in self.resolved.nested.values()):
             return "it needs a model"
         model = stand_in(0, vocab_size)
         try:
@@ -143,7 +145,7 @@ class _Prover:
         return None
 
     def _samplings(self) -> tuple[SamplingParams, ...]:
-        own = self.plan.spec.sampling.model_copy(update={"logit_bias": {}, "min_new_tokens": 0})
+        own = self.resolved.spec.sampling.model_copy(update={"logit_bias": {}, "min_new_tokens": 0})
         return (own,) if own.temperature else (own.model_copy(update={"temperature": 1.0}), own)
 
     def _fitted(self, group: Group) -> Group | None:
@@ -160,7 +162,7 @@ class _Prover:
     @property
     def _refuted(self) -> bool:
         """Whether a strategy that claims to be lossless is not."""
-        claims = self.plan.parts[Kind.VERIFIER].declares.guarantee is Guarantee.LOSSLESS
+        claims = self.resolved.parts[Kind.VERIFIER].declares.guarantee is Guarantee.LOSSLESS
         return claims and any(not instance.proof.holds for instance in self.instances)
 
     def _prove(self, wanted: Group) -> bool:
@@ -205,18 +207,18 @@ class _Prover:
 
     def _decoder(self, model: StandIn, sampling: SamplingParams, own: bool) -> Decoder:
         """Raises SpecdecError where the parts cannot be built on a table."""
-        resolved = {**self.plan.resolved(), "target": model.target, "sampling": _plain(sampling)}
+        plain_spec = {**self.resolved.plain(), "target": model.target, "sampling": _plain(sampling)}
         if not own:
-            resolved["drafter"] = model.drafter
+            plain_spec["drafter"] = model.drafter
         elif tables := self._table_parts:
-            parts = resolved["drafter"]["parts"]
+            parts = plain_spec["drafter"]["parts"]
             kept = [model.drafter if number in tables else part for number, part in enumerate(parts)]
-            resolved["drafter"] = {**resolved["drafter"], "parts": kept}
+            plain_spec["drafter"] = {**plain_spec["drafter"], "parts": kept}
         try:
             with blamed("a part"):
-                return build(check(read(resolved, self.shop), self.shop), self.shop)
+                return build(check(read(plain_spec, self.catalog), self.catalog), self.catalog)
         except PluginError as error:
-            raise PluginError(f"{self.plan.label}: cannot be proved on a table: {error}") from error
+            raise PluginError(f"{self.resolved.label}: cannot be proved on a table: {error}") from error
 
 
 def _plain(sampling: SamplingParams) -> dict[str, object]:

@@ -3,7 +3,7 @@
 import time
 
 from specdec.compose import build
-from specdec.config.resolved_spec import Plan, Workshop
+from specdec.config.resolved_spec import Catalog, ResolvedSpec
 from specdec.losslessness.external.callables import Answering
 from specdec.losslessness.external.distribution import judge_law
 from specdec.losslessness.external.near_ties import judge_ties
@@ -14,16 +14,16 @@ from specdec.losslessness.reference_model import reference_for
 
 
 def prove_callable(
-    answering: Answering, plan: Plan, shop: Workshop, *, seconds: float, seed: int, progress: Progress
+    answering: Answering, resolved: ResolvedSpec, catalog: Catalog, *, seconds: float, seed: int, progress: Progress
 ) -> LevelResult:
     """The near-tie level at temperature 0, the sampled level above, against the target in float32.
 
-    plan: plain decoding of the target to be followed.
+    resolved: plain decoding of the target to be followed.
     """
     began = time.monotonic()
     progress(0.0, "loading the model")
-    exact = replanned(plan, shop, dtype="float32")
-    decoder = build(exact, shop)
+    exact = replanned(resolved, catalog, dtype="float32")
+    decoder = build(exact, catalog)
     reference = reference_for(exact, decoder.target)
     judge = judge_law if decoder.sampling.temperature else judge_ties
     return judge(Trial(answering, decoder, reference, seed, began, seconds, progress))

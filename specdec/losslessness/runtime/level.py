@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass, field
 
 from specdec.compose import build
-from specdec.config.resolved_spec import Plan, Workshop
+from specdec.config.resolved_spec import Catalog, ResolvedSpec
 from specdec.decoding.decoder import Decoder
 from specdec.errors import NumericsError
 from specdec.losslessness.levels import LevelResult, Progress
@@ -47,7 +47,7 @@ EXACT_TYPES = ("float32", "float64")
 class RuntimeProof:
     """The checks of one target. aligned: features that the loop handed to the drafter against a prefill's."""
 
-    plan: Plan
+    resolved: ResolvedSpec
     decoder: Decoder
     reference: Reference
     seed: int
@@ -136,29 +136,29 @@ class RuntimeProof:
         return found
 
 
-def prove_runtime(plan: Plan, shop: Workshop, *, seconds: float, seed: int, progress: Progress) -> LevelResult:
+def prove_runtime(resolved: ResolvedSpec, catalog: Catalog, *, seconds: float, seed: int, progress: Progress) -> LevelResult:
     """Check the target in float32 where it has a dtype, and measure the strategy's own dtype beside it.
 
     Raises SpecdecError where a model cannot be loaded or a part fails.
     """
     began = time.monotonic()
-    own = str(getattr(plan.parts[Kind.TARGET].options, "dtype", None) or "float32")
+    own = str(getattr(resolved.parts[Kind.TARGET].options, "dtype", None) or "float32")
     rounded = own if own not in EXACT_TYPES else None
     share = 0.7 if rounded else 1.0
     progress(0.0, "loading the model")
-    proof = _proof(plan, shop, "float32" if own not in EXACT_TYPES else own, seed)
+    proof = _proof(resolved, catalog, "float32" if own not in EXACT_TYPES else own, seed)
     _run(proof, began, share * seconds, lambda done, words: progress(done * share, words))
     beside = None
     if rounded is not None and not proof.faults():
-        beside = _proof(plan, shop, rounded, seed)
+        beside = _proof(resolved, catalog, rounded, seed)
         _fill_ledger(beside, began, seconds, lambda done, words: progress(done, f"{rounded}: {words}"))
     return judged(proof, beside, time.monotonic() - began)
 
 
-def _proof(plan: Plan, shop: Workshop, dtype: str, seed: int) -> RuntimeProof:
-    cold = greedy(plan.spec.sampling).model_dump(mode="json", exclude_none=True)
-    runnable = replanned(plan, shop, dtype=dtype, sampling=cold)
-    decoder = build(runnable, shop)
+def _proof(resolved: ResolvedSpec, catalog: Catalog, dtype: str, seed: int) -> RuntimeProof:
+    cold = greedy(resolved.spec.sampling).model_dump(mode="json", exclude_none=True)
+    runnable = replanned(resolved, catalog, dtype=dtype, sampling=cold)
+    decoder = build(runnable, catalog)
     return RuntimeProof(runnable, decoder, reference_for(runnable, decoder.target, dtype=dtype), seed)
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def judged(proof: "RuntimeProof", beside: "RuntimeProof | None", seconds: float) -> LevelResult:
     """The verdict, what it rests on, and all numbers."""
-    faults, claims = proof.faults(), proof.plan.parts[Kind.VERIFIER].declares.guarantee is Guarantee.LOSSLESS
+    faults, claims = proof.faults(), proof.resolved.parts[Kind.VERIFIER].declares.guarantee is Guarantee.LOSSLESS
     outcome, words = _verdict(proof, faults, claims=claims)
     ties = len(proof.ledger.divergences)
     lines = [

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from specdec.config.resolved_spec import Plan
+from specdec.config.resolved_spec import ResolvedSpec
 from specdec.config.resolver import built
 from specdec.decoding.decoder import Decoder
 from specdec.decoding.drafting import Declared
@@ -46,7 +46,7 @@ class RowRuns:
     a text. starts: for each row, an ending that leads to it.
     """
 
-    plan: Plan
+    resolved: ResolvedSpec
     rows: Sequence[RealRow]
     seed: int
     evidence: Evidence = field(default_factory=lambda: Evidence("memoised rows"))
@@ -65,12 +65,12 @@ class RowRuns:
         self._depth = next(depth for depth in range(1, 64) if vocab**depth >= LEAST_ENDINGS or vocab == 1)
         endings = list(itertools.product(range(vocab), repeat=self._depth))
         self._index = np.array([mix(self.seed, 21, *ending) % len(rows) for ending in endings])
-        sampling = row_sampling(self.plan.spec.sampling)
+        sampling = row_sampling(self.resolved.spec.sampling)
         self._laws = np.stack([truncate(torch.tensor(row.p).log(), sampling).dense(vocab).numpy() for row in rows])
         offers = [truncate(torch.tensor(row.q).log(), sampling.draft_truncation).dense(vocab).numpy() for row in rows]
         self._bets = [_dense_bets(p, q) for p, q in zip(self._laws, offers, strict=True)]
         keys = {",".join(map(str, ("*", *ending))): rows[row] for ending, row in zip(endings, self._index, strict=True)}
-        self._decoder = table_decoder(self.plan, vocab, keys, sampling)
+        self._decoder = table_decoder(self.resolved, vocab, keys, sampling)
         self._starts = [endings[place] for place in np.unique(self._index, return_index=True)[1]]
         self.evidence.laws = self._laws
         self.evidence.counts = (np.zeros_like(self._laws), np.zeros_like(self._laws))
@@ -135,13 +135,15 @@ def row_sampling(own: SamplingParams) -> SamplingParams:
     )
 
 
-def table_decoder(plan: Plan, vocab: int, rows: dict[str, RealRow], sampling: SamplingParams, *, start: int = 0) -> Decoder:
-    """The plan's builder and verifier between a table of p and a table of q; a drafter that drafts nothing stays itself."""
+def table_decoder(
+    resolved: ResolvedSpec, vocab: int, rows: dict[str, RealRow], sampling: SamplingParams, *, start: int = 0
+) -> Decoder:
+    """The spec's builder and verifier between a table of p and a table of q; a drafter that drafts nothing stays itself."""
     target = TabularTarget(
         TabularTargetOptions(vocab=vocab, start=start, rows={key: tuple(row.p) for key, row in rows.items()})
     )
-    tools = BuildTools(target=target, find_tree=plan.find_tree, sampling_seed=sampling.seed)
-    drafter, builder, verifier = (plan.parts[kind] for kind in (Kind.DRAFTER, Kind.TREE, Kind.VERIFIER))
+    tools = BuildTools(target=target, find_tree=resolved.find_tree, sampling_seed=sampling.seed)
+    drafter, builder, verifier = (resolved.parts[kind] for kind in (Kind.DRAFTER, Kind.TREE, Kind.VERIFIER))
     options = TabularDrafterOptions(vocab=vocab, start=start, rows={key: tuple(row.q) for key, row in rows.items()})
     drafts = drafter.declares.drafts
     return Decoder(
@@ -155,7 +157,7 @@ def table_decoder(plan: Plan, vocab: int, rows: dict[str, RealRow], sampling: Sa
             verifier=verifier.declares,
         ),
         sampling=sampling,
-        name=plan.spec.name,
+        name=resolved.spec.name,
     )
 
 

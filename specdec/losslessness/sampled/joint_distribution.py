@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from specdec.config.resolved_spec import Plan
+from specdec.config.resolved_spec import ResolvedSpec
 from specdec.decoding.decoder import Decoder
 from specdec.interfaces.parts import DraftSession
 from specdec.interfaces.proposals import DraftStart, Frontier
@@ -66,15 +66,15 @@ class JointRuns:
         return chi_square(self.counts, self.law)
 
 
-def joint_runs(plan: Plan, decoder: Decoder, reference: Reference, prefix: Context, seed: int) -> JointRuns:
+def joint_runs(resolved: ResolvedSpec, decoder: Decoder, reference: Reference, prefix: Context, seed: int) -> JointRuns:
     """Compute the rows of all contexts of up to LENGTH - 1 tokens below `prefix`; the first token of a run is forced."""
     rows = real_contexts(decoder, reference, prefix)
-    sampling = row_sampling(plan.spec.sampling)
+    sampling = row_sampling(resolved.spec.sampling)
     forced = np.eye(WIDTH)[0]
     keys = {"": RealRow(forced, forced), "*": rows[()]}
     keys |= {",".join(map(str, (0, *local))): row for local, row in rows.items()}
     law = _product(rows, sampling)
-    return JointRuns(table_decoder(plan, WIDTH, keys, sampling, start=1), law, seed)
+    return JointRuns(table_decoder(resolved, WIDTH, keys, sampling, start=1), law, seed)
 
 
 def real_contexts(decoder: Decoder, reference: Reference, prefix: Context) -> dict[Local, RealRow]:

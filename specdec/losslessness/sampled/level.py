@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass, field, replace
 
 from specdec.compose import build
-from specdec.config.resolved_spec import Plan, Workshop
+from specdec.config.resolved_spec import Catalog, ResolvedSpec
 from specdec.interfaces.declarations import Gives, Guarantee
 from specdec.losslessness.levels import LevelResult, Progress
 from specdec.losslessness.real_prompts import prompts_for, replanned, room
@@ -35,7 +35,7 @@ MOST_TESTS = 12
 class SampledProof:
     """The three runs of one strategy, within a time that includes loading the models."""
 
-    plan: Plan
+    resolved: ResolvedSpec
     seconds: float
     seed: int
     progress: Progress
@@ -61,8 +61,8 @@ class SampledProof:
     @property
     def takes_tables(self) -> bool:
         """Whether the builder takes the distributions that a table of q gives."""
-        declares = self.plan.parts[Kind.TREE].declares
-        return Gives.DISTRIBUTIONS in declares.needs or not self.plan.parts[Kind.DRAFTER].declares.drafts
+        declares = self.resolved.parts[Kind.TREE].declares
+        return Gives.DISTRIBUTIONS in declares.needs or not self.resolved.parts[Kind.DRAFTER].declares.drafts
 
     @property
     def evidence(self) -> list[Evidence]:
@@ -75,7 +75,7 @@ class SampledProof:
 
     def _cut_short(self, evidence: Evidence) -> bool:
         """Bets may stop the run at any time; a token that cannot be ends it too. What claims nothing is measured to the end."""
-        if self.plan.parts[Kind.VERIFIER].declares.guarantee is Guarantee.LOSSY:
+        if self.resolved.parts[Kind.VERIFIER].declares.guarantee is Guarantee.LOSSY:
             return False
         return evidence.impossible > 0 or evidence.wealth.p_value < FALSE_ALARM / MOST_TESTS
 
@@ -86,7 +86,7 @@ class SampledProof:
         prefixes = [tuple(prompt) for prompt in self.long.prompts if len(prompt) > 1]
         for number, prefix in enumerate(sorted(prefixes, key=len)[:2]):
             if self._share < until:
-                made = joint_runs(self.plan, self.long.decoder, self.long.reference, prefix, self.seed + number)
+                made = joint_runs(self.resolved, self.long.decoder, self.long.reference, prefix, self.seed + number)
                 self.joint.append(made)
                 self.progress(self._share, f"joint law after prefix {number + 1}")
         until = self._share + JOINT_SHARE
@@ -96,7 +96,7 @@ class SampledProof:
             self.progress(self._share, f"joint laws: {len(self.joint)} prefixes")
 
     def _memoised(self) -> None:
-        self.rows = RowRuns(self.plan, self.long.rows, self.seed)
+        self.rows = RowRuns(self.resolved, self.long.rows, self.seed)
         for made in self.joint:
             if made.counts.sum() >= JOINT_BATCH:
                 self.rows.evidence.joint = self.rows.evidence.joint + made.chi
@@ -107,16 +107,16 @@ class SampledProof:
                 break
 
 
-def prove_sampled(plan: Plan, shop: Workshop, *, seconds: float, seed: int, progress: Progress) -> LevelResult:
-    """Hold the tokens of `plan` against one plain float32 forward of its target.
+def prove_sampled(resolved: ResolvedSpec, catalog: Catalog, *, seconds: float, seed: int, progress: Progress) -> LevelResult:
+    """Hold the tokens of the strategy against one plain float32 forward of its target.
 
     The strategy runs in float32 where its target can, and at temperature 1 where it is greedy (greedy decoding is the runtime
     level's). Raises SpecdecError where a model cannot be loaded or a part fails.
     """
     began = time.monotonic()
     progress(0.0, "loading the model")
-    hot = warm(plan, shop)
-    decoder = build(hot, shop)
+    hot = warm(resolved, catalog)
+    decoder = build(hot, catalog)
     reference = reference_for(hot, decoder.target)
     prompts = prompts_for(decoder.target)
     proof = SampledProof(hot, seconds, seed, progress, LongRuns(decoder, reference, prompts, seed))
@@ -124,7 +124,9 @@ def prove_sampled(plan: Plan, shop: Workshop, *, seconds: float, seed: int, prog
     return replace(proof.run(), seconds=time.monotonic() - began)
 
 
-def warm(plan: Plan, shop: Workshop) -> Plan:
-    """The plan at a temperature above 0, in float32 where its target has a dtype."""
-    sampling = dict(plan.resolved()["sampling"])
-    return replanned(plan, shop, dtype="float32", sampling={**sampling, "temperature": sampling.get("temperature") or 1.0})
+def warm(resolved: ResolvedSpec, catalog: Catalog) -> ResolvedSpec:
+    """The spec at a temperature above 0, in float32 where its target has a dtype."""
+    sampling = dict(resolved.plain()["sampling"])
+    return replanned(
+        resolved, catalog, dtype="float32", sampling={**sampling, "temperature": sampling.get("temperature") or 1.0}
+    )

@@ -24,7 +24,7 @@ def judged(proof: "SampledProof") -> LevelResult:
     """The verdict on all runs together."""
     evidence, decision = proof.evidence, decide(proof.evidence)
     found = {part.name: part.distances(len(decision.tests)) for part in evidence}
-    claims = proof.plan.parts[Kind.VERIFIER].declares.guarantee is Guarantee.LOSSLESS
+    claims = proof.resolved.parts[Kind.VERIFIER].declares.guarantee is Guarantee.LOSSLESS
     outcome, words = verdict(decision, found, claims=claims, leaning=Leaning.DRAFTER)
     long = proof.long
     numeric = _numeric(proof)
@@ -41,7 +41,7 @@ def judged(proof: "SampledProof") -> LevelResult:
         "numeric_tv": {"mean": float(numeric.mean()), "max": float(numeric.max()), "tokens": len(long.numeric)},
         "reference": long.reference.words,
         "independent_reference": long.reference.independent,
-        "sampling": proof.plan.spec.sampling.model_dump(mode="json", exclude_none=True),
+        "sampling": proof.resolved.spec.sampling.model_dump(mode="json", exclude_none=True),
     }
     return LevelResult(Level.SAMPLED, outcome, words, _lines(proof, decision, found), facts, curves(evidence, decision, found))
 

@@ -1,6 +1,6 @@
 import pytest
 
-from specdec.compose import build, workshop
+from specdec.compose import build, load_catalog
 from specdec.config.resolver import check, read
 from specdec.losslessness.bitwise.level import Compared, _enter, prove_bitwise
 from specdec.losslessness.levels import Outcome
@@ -29,8 +29,8 @@ def test_the_first_different_id_is_named(on_table, planted):
 def test_a_real_architecture_is_proved_or_refuses_the_mode_with_its_reason(tiny_llama, no_progress):
     target = {"use": "huggingface", "model": str(tiny_llama), "device": "cpu"}
     settings = ["tree={use: dynamic, width: 2, depth: 3, nodes: 6}", "drafter={use: ngram}"]
-    plan = check(read("plain", workshop(), settings=settings, overrides={"target": target}), workshop())
-    result = prove_bitwise(plan, workshop(), seconds=1, seed=0, progress=no_progress)
+    resolved = check(read("plain", load_catalog(), settings=settings, overrides={"target": target}), load_catalog())
+    result = prove_bitwise(resolved, load_catalog(), seconds=1, seed=0, progress=no_progress)
     if result.outcome is Outcome.INCONCLUSIVE:
         assert "refused" in result.words
         return

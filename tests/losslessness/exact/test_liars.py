@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from specdec.config.library import library
-from specdec.config.resolved_spec import Workshop
+from specdec.config.resolved_spec import Catalog
 from specdec.config.resolver import check, read
 from specdec.errors import PluginError
 from specdec.interfaces.declarations import (
@@ -45,7 +45,7 @@ def proof_of(*, seconds=1.0, **parts):
         found = [part for part in liars if issubclass(part, base)]
         setattr(plugin, f"specdec_{hook}", hookimpl(lambda found=found: found))
     manager.register(plugin)
-    shop = Workshop(registry_of(manager), library())
+    catalog = Catalog(registry_of(manager), library())
     spec: dict[str, Any] = {
         "target": TABLE,
         "drafter": TABLE,
@@ -54,7 +54,7 @@ def proof_of(*, seconds=1.0, **parts):
         "sampling": {"temperature": 1.0},
     }
     spec |= {key: {"use": part.name} if isinstance(part, type) else part for key, part in parts.items()}
-    return prove_strategy(check(read(spec, shop), shop), shop, seconds=seconds)
+    return prove_strategy(check(read(spec, catalog), catalog), catalog, seconds=seconds)
 
 
 class Tree(TreeBuilder[PartOptions]):

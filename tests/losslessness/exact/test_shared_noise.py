@@ -4,7 +4,7 @@ import pytest
 import torch
 from tabular_cases import drawn_case, tabular_decoder
 
-from specdec.compose import workshop
+from specdec.compose import load_catalog
 from specdec.config.resolver import check, read
 from specdec.decoding.decoder import Decoder
 from specdec.decoding.drafting import Declared
@@ -35,10 +35,10 @@ class DrawsWithChoose(Sampled):
         return made
 
     def grow(self, root_token, root_position, budget, rng):
-        return (yield from super().grow(root_token, root_position, budget, Chosen(self.seed, root_position)))
+        return (yield from super().grow(root_token, root_position, budget, ResolvedPart(self.seed, root_position)))
 
 
-class Chosen:
+class ResolvedPart:
     def __init__(self, seed, position):
         self.seed, self.position = seed, position
 
@@ -107,9 +107,9 @@ COUPLED = {
 
 
 def coupled_decoder(verifier) -> Decoder:
-    shop = workshop()
-    plan = check(read(COUPLED, shop), shop)
-    made = tabular_decoder(drawn_case(3), plan.parts["tree"].cls, plan.parts["tree"].options, Match)
+    catalog = load_catalog()
+    resolved = check(read(COUPLED, catalog), catalog)
+    made = tabular_decoder(drawn_case(3), resolved.parts["tree"].cls, resolved.parts["tree"].options, Match)
     declared = Declared(made.declared.drafter, made.declared.builder, verifier.declares(PartOptions()))
     return Decoder(
         target=made.target,
@@ -158,8 +158,8 @@ def test_it_is_refuted_in_the_loop_too():
 
 
 def test_a_coupled_strategy_is_proved():
-    shop = workshop()
-    proof = prove_strategy(check(read(COUPLED, shop), shop), shop, seconds=0.6)
+    catalog = load_catalog()
+    proof = prove_strategy(check(read(COUPLED, catalog), catalog), catalog, seconds=0.6)
     assert proof.holds
     assert proof.reason is None
 

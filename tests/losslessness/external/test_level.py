@@ -5,7 +5,7 @@ import torch
 from transformers import LlamaForCausalLM
 from transformers.generation.candidate_generator import CandidateGenerator
 
-from specdec.compose import workshop
+from specdec.compose import load_catalog
 from specdec.config.resolver import check, read
 from specdec.errors import PluginError
 from specdec.losslessness.external.level import prove_callable
@@ -45,11 +45,11 @@ class Toy(LlamaForCausalLM):
 
 
 @pytest.fixture(scope="module")
-def plan(tiny_llama):
+def resolved(tiny_llama):
     def make(temperature):
         target = {"use": "huggingface", "model": str(tiny_llama), "device": "cpu"}
         overrides = {"target": target, "sampling": {"temperature": temperature}}
-        return check(read("plain", workshop(), overrides=overrides), workshop())
+        return check(read("plain", load_catalog(), overrides=overrides), load_catalog())
 
     return make
 
@@ -73,8 +73,8 @@ def assisted(tiny_llama):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_argmax_drafts_that_claim_to_be_drawn_are_refuted(plan, assisted, no_progress):
-    result = prove_callable(assisted(draws=False), plan(1.0), workshop(), seconds=40, seed=0, progress=no_progress)
+def test_argmax_drafts_that_claim_to_be_drawn_are_refuted(resolved, assisted, no_progress):
+    result = prove_callable(assisted(draws=False), resolved(1.0), load_catalog(), seconds=40, seed=0, progress=no_progress)
     assert result.level is Level.SAMPLED
     assert result.outcome is Outcome.REFUTED
     assert result.facts["smallest_adjusted_p"] < FALSE_ALARM
@@ -82,8 +82,8 @@ def test_argmax_drafts_that_claim_to_be_drawn_are_refuted(plan, assisted, no_pro
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_drafts_that_are_drawn_from_q_pass(plan, assisted, no_progress):
-    result = prove_callable(assisted(), plan(1.0), workshop(), seconds=6, seed=0, progress=no_progress)
+def test_drafts_that_are_drawn_from_q_pass(resolved, assisted, no_progress):
+    result = prove_callable(assisted(), resolved(1.0), load_catalog(), seconds=6, seed=0, progress=no_progress)
     assert result.outcome is not Outcome.REFUTED
     assert result.facts["smallest_adjusted_p"] > 1e-3
     assert result.facts["total_variation"]["answers"]["towards_likelier_visible"] < 0.3
@@ -91,14 +91,14 @@ def test_drafts_that_are_drawn_from_q_pass(plan, assisted, no_progress):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_greedy_assisted_generation_is_greedy_up_to_ties(plan, assisted, no_progress):
-    result = prove_callable(assisted(sample=False), plan(0.0), workshop(), seconds=5, seed=0, progress=no_progress)
+def test_greedy_assisted_generation_is_greedy_up_to_ties(resolved, assisted, no_progress):
+    result = prove_callable(assisted(sample=False), resolved(0.0), load_catalog(), seconds=5, seed=0, progress=no_progress)
     assert result.level is Level.RUNTIME
     assert result.outcome is Outcome.PROVED, result.words
     assert result.facts["ledger"]["tokens"] >= LEAST_TOKENS
 
 
-def test_a_function_that_takes_the_second_best_is_no_near_tie(tiny_llama, plan, no_progress):
+def test_a_function_that_takes_the_second_best_is_no_near_tie(tiny_llama, resolved, no_progress):
     model = LlamaForCausalLM.from_pretrained(tiny_llama).eval()
 
     @torch.no_grad()
@@ -109,7 +109,7 @@ def test_a_function_that_takes_the_second_best_is_no_near_tie(tiny_llama, plan, 
             tokens.append(int(row.topk(2).indices[int(place == 5)]))
         return tokens[len(ids) :]
 
-    result = prove_callable(second_best, plan(0.0), workshop(), seconds=0.2, seed=0, progress=no_progress)
+    result = prove_callable(second_best, resolved(0.0), load_catalog(), seconds=0.2, seed=0, progress=no_progress)
     assert result.outcome is Outcome.REFUTED
     assert {d["place"] for d in result.facts["ledger"]["listed"] if not d["near_tie"]} == {5}
 
@@ -146,7 +146,7 @@ def stopping(tiny_llama, tmp_path_factory):
         model.save_pretrained(folder)
         target = {"use": "huggingface", "model": str(folder), "device": "cpu"}
         overrides = {"target": target, "sampling": {"temperature": temperature}}
-        return check(read("plain", workshop(), overrides=overrides), workshop())
+        return check(read("plain", load_catalog(), overrides=overrides), load_catalog())
 
     return make
 
@@ -159,7 +159,7 @@ def test_what_comes_after_a_stop_token_is_not_judged(alone, stopping, no_progres
         made = right(ids, n, seed)
         return made + [1] * (n - len(made))
 
-    result = prove_callable(padded, stopping(temperature), workshop(), seconds=1.5, seed=0, progress=no_progress)
+    result = prove_callable(padded, stopping(temperature), load_catalog(), seconds=1.5, seed=0, progress=no_progress)
     assert result.outcome is not Outcome.REFUTED, result.words
 
 
@@ -171,24 +171,24 @@ def test_a_stop_token_may_be_left_out_and_is_judged_all_the_same(alone, stopping
         made = right(ids, n, seed)
         return made[:-1] if made[-1] in STOPS else made
 
-    result = prove_callable(silent, stopping(temperature), workshop(), seconds=1.5, seed=0, progress=no_progress)
+    result = prove_callable(silent, stopping(temperature), load_catalog(), seconds=1.5, seed=0, progress=no_progress)
     assert result.outcome is not Outcome.REFUTED, result.words
 
     def early(ids, n, seed):
         return silent(ids, n, seed)[: seed % 2]
 
-    result = prove_callable(early, stopping(temperature), workshop(), seconds=1.5, seed=0, progress=no_progress)
+    result = prove_callable(early, stopping(temperature), load_catalog(), seconds=1.5, seed=0, progress=no_progress)
     assert result.outcome is Outcome.REFUTED, result.words
 
 
-def test_a_text_that_ends_where_none_can_end_is_a_fault(alone, plan, no_progress):
+def test_a_text_that_ends_where_none_can_end_is_a_fault(alone, resolved, no_progress):
     right = alone(temperature=0.0)
     with pytest.raises(PluginError, match=r"returned 1 of .* no stop token"):
-        prove_callable(lambda *ask: right(*ask)[:1], plan(0.0), workshop(), seconds=1, seed=0, progress=no_progress)
+        prove_callable(lambda *ask: right(*ask)[:1], resolved(0.0), load_catalog(), seconds=1, seed=0, progress=no_progress)
 
 
-def test_a_handful_of_greedy_tokens_proves_nothing(alone, plan, no_progress):
-    result = prove_callable(alone(temperature=0.0), plan(0.0), workshop(), seconds=1e-3, seed=0, progress=no_progress)
+def test_a_handful_of_greedy_tokens_proves_nothing(alone, resolved, no_progress):
+    result = prove_callable(alone(temperature=0.0), resolved(0.0), load_catalog(), seconds=1e-3, seed=0, progress=no_progress)
     assert result.facts["ledger"]["tokens"] < LEAST_TOKENS
     assert result.outcome is Outcome.INCONCLUSIVE
     assert f"at least {LEAST_TOKENS}" in result.words

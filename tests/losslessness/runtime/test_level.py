@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from specdec.compose import build, workshop
+from specdec.compose import build, load_catalog
 from specdec.config.resolver import check, read
 from specdec.interfaces.declarations import Features
 from specdec.interfaces.parts import PartOptions, Target
@@ -26,12 +26,12 @@ from specdec.trees.draft_tree import validate
 def tiny_plan(tiny_llama):
     settings = ["drafter={use: ngram}", "tree={use: dynamic, width: 2, depth: 3, nodes: 6}"]
     target = {"use": "huggingface", "model": str(tiny_llama), "device": "cpu"}
-    return check(read("plain", workshop(), settings=settings, overrides={"target": target}), workshop())
+    return check(read("plain", load_catalog(), settings=settings, overrides={"target": target}), load_catalog())
 
 
 @pytest.fixture(scope="module")
 def tiny(tiny_plan):
-    target = build(tiny_plan, workshop()).target
+    target = build(tiny_plan, load_catalog()).target
     return target, reference_for(tiny_plan, target)
 
 
@@ -154,17 +154,17 @@ def test_the_ledger_tells_ties_from_faults(on_table):
 
 
 def test_a_bias_moves_the_ledgers_argmax_too(on_table):
-    plan = on_table("plain", "sampling.logit_bias={2: 10.0}")
+    resolved = on_table("plain", "sampling.logit_bias={2: 10.0}")
     ledger = Ledger()
     ledger.enter(
-        [0], [2], [torch.tensor([0.0, 1.0, 0.5])], LogitsWarper(plan.spec.sampling, prompt_length=1, stop_ids=frozenset())
+        [0], [2], [torch.tensor([0.0, 1.0, 0.5])], LogitsWarper(resolved.spec.sampling, prompt_length=1, stop_ids=frozenset())
     )
     assert not ledger.divergences
 
 
 @pytest.mark.slow
 def test_a_strategy_on_a_real_architecture_is_proved(tiny_plan, no_progress):
-    result = prove_runtime(tiny_plan, workshop(), seconds=2, seed=0, progress=no_progress)
+    result = prove_runtime(tiny_plan, load_catalog(), seconds=2, seed=0, progress=no_progress)
     assert result.outcome is Outcome.PROVED, result.lines
     assert result.facts["ledger"]["tokens"] > 0
     assert result.facts["trees"]["trees"] >= 5
@@ -173,10 +173,10 @@ def test_a_strategy_on_a_real_architecture_is_proved(tiny_plan, no_progress):
 
 @pytest.mark.slow
 def test_in_bfloat16_a_rate_is_measured_beside_the_proof_in_float32(tiny_plan, no_progress):
-    resolved = tiny_plan.resolved()
+    resolved = tiny_plan.plain()
     resolved["target"]["dtype"] = "bfloat16"
-    plan = check(read(resolved, workshop()), workshop())
-    result = prove_runtime(plan, workshop(), seconds=3, seed=0, progress=no_progress)
+    resolved = check(read(resolved, load_catalog()), load_catalog())
+    result = prove_runtime(resolved, load_catalog(), seconds=3, seed=0, progress=no_progress)
     assert result.outcome is Outcome.PROVED
     assert result.facts["dtype"] == "float32"
     assert result.facts["ledger_own_dtype"]["dtype"] == "bfloat16"
@@ -184,7 +184,7 @@ def test_in_bfloat16_a_rate_is_measured_beside_the_proof_in_float32(tiny_plan, n
 
 
 def test_a_strategy_whose_greedy_tokens_are_not_the_targets_is_refuted(on_table, planted, no_progress):
-    plan = on_table("self-sampled-chain", "verifier.use=leaking", "tree={use: chain, length: 3, draw: sampled}")
-    result = prove_runtime(plan, planted, seconds=1.5, seed=0, progress=no_progress)
+    resolved = on_table("self-sampled-chain", "verifier.use=leaking", "tree={use: chain, length: 3, draw: sampled}")
+    result = prove_runtime(resolved, planted, seconds=1.5, seed=0, progress=no_progress)
     assert result.outcome is Outcome.REFUTED
     assert "no near-tie" in result.words

@@ -7,9 +7,9 @@ from specdec.losslessness.sampled.joint_distribution import LENGTH, WIDTH, joint
 
 @pytest.fixture
 def made(on_table, planted):
-    plan = on_table("self-sampled-chain")
-    decoder = build(plan, planted)
-    return plan, decoder, reference_for(plan, decoder.target)
+    resolved = on_table("self-sampled-chain")
+    decoder = build(resolved, planted)
+    return resolved, decoder, reference_for(resolved, decoder.target)
 
 
 def test_each_context_has_the_likeliest_tokens_of_target_and_drafter(made):
@@ -30,8 +30,8 @@ def test_each_context_has_the_likeliest_tokens_of_target_and_drafter(made):
 
 
 def test_the_joint_law_is_the_product_of_the_rows(made):
-    plan, decoder, reference = made
-    runs = joint_runs(plan, decoder, reference, (1, 2, 3), seed=0)
+    resolved, decoder, reference = made
+    runs = joint_runs(resolved, decoder, reference, (1, 2, 3), seed=0)
     rows = real_contexts(decoder, reference, (1, 2, 3))
     assert runs.law.sum() == pytest.approx(1.0)
     expected = rows[()].p[2] * rows[(2,)].p[0] * rows[(2, 0)].p[3]
@@ -40,8 +40,8 @@ def test_the_joint_law_is_the_product_of_the_rows(made):
 
 @pytest.mark.slow
 def test_a_right_verifier_passes_and_a_planted_one_is_refuted(made, on_table):
-    plan, decoder, reference = made
-    right = joint_runs(plan, decoder, reference, (1, 2, 3), seed=0)
+    resolved, decoder, reference = made
+    right = joint_runs(resolved, decoder, reference, (1, 2, 3), seed=0)
     wrong = joint_runs(on_table("self-sampled-chain", "verifier.use=resampling"), decoder, reference, (1, 2, 3), seed=0)
     right.run(300)
     wrong.run(300)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from specdec.compose import build, workshop
+from specdec.compose import build, load_catalog
 from specdec.config.resolver import check, read
 from specdec.losslessness.levels import Outcome
 from specdec.losslessness.real_prompts import prompts_for, room
@@ -17,9 +17,9 @@ from specdec.losslessness.sampled.verdict import verdict
 @pytest.fixture
 def long(on_table, planted):
     def make(strategy, *settings, seed=0):
-        plan = on_table(strategy, "sampling.temperature=1.0", *settings)
-        decoder = build(plan, planted)
-        return LongRuns(decoder, reference_for(plan, decoder.target), prompts_for(decoder.target), seed)
+        resolved = on_table(strategy, "sampling.temperature=1.0", *settings)
+        decoder = build(resolved, planted)
+        return LongRuns(decoder, reference_for(resolved, decoder.target), prompts_for(decoder.target), seed)
 
     return make
 
@@ -35,9 +35,9 @@ def test_every_token_of_a_long_run_is_judged_and_keeps_its_row(long):
 
 
 def test_rows_with_a_draft_come_first_and_plain_decoding_has_rows_too(long, on_table, planted):
-    plan = on_table("plain", "sampling.temperature=1.0", drafter=None)
-    decoder = build(plan, planted)
-    runs = LongRuns(decoder, reference_for(plan, decoder.target), prompts_for(decoder.target), 0)
+    resolved = on_table("plain", "sampling.temperature=1.0", drafter=None)
+    decoder = build(resolved, planted)
+    runs = LongRuns(decoder, reference_for(resolved, decoder.target), prompts_for(decoder.target), 0)
     runs.run(batch=2, num_tokens=10)
     assert len(runs.rows) == 20
     assert all((row.q.argmax() == row.p.argmax()) for row in runs.rows)
@@ -69,10 +69,10 @@ def test_in_a_tree_only_the_roots_offers_are_kept(on_table, planted):
 
 def test_a_strategy_is_run_warm_and_in_float32(tiny_llama):
     target = {"use": "huggingface", "model": str(tiny_llama), "dtype": "bfloat16"}
-    plan = check(read("plain", workshop(), overrides={"target": target}), workshop())
-    hot = warm(plan, workshop())
+    resolved = check(read("plain", load_catalog(), overrides={"target": target}), load_catalog())
+    hot = warm(resolved, load_catalog())
     assert hot.spec.sampling.temperature == 1.0
-    assert hot.resolved()["target"]["dtype"] == "float32"
+    assert hot.plain()["target"]["dtype"] == "float32"
 
 
 def test_prompts_fit_the_context_of_a_target_without_a_tokenizer(on_table, planted):
@@ -122,16 +122,16 @@ def test_without_a_drafter_to_lean_to_every_direction_must_have_been_looked_at(a
 @pytest.mark.slow
 def test_a_planted_verifier_is_refuted_through_the_hooks(on_table, planted, no_progress):
     drafter = {"use": "tabular", "vocab": 8, "random": {"order": 2, "seed": 9, "sharpness": 3.0}}
-    plan = on_table("self-sampled-chain", "verifier.use=resampling", drafter=drafter)
-    result = prove_sampled(plan, planted, seconds=6, seed=0, progress=no_progress)
+    resolved = on_table("self-sampled-chain", "verifier.use=resampling", drafter=drafter)
+    result = prove_sampled(resolved, planted, seconds=6, seed=0, progress=no_progress)
     assert result.outcome is Outcome.REFUTED, result.lines
     assert result.facts["smallest_adjusted_p"] < 1e-6
 
 
 @pytest.mark.slow
 def test_a_lossy_strategy_is_measured_and_not_refuted(on_table, planted, no_progress):
-    plan = on_table("self-sampled-chain", "verifier.use=lenient", "allow_lossy=true")
-    result = prove_sampled(plan, planted, seconds=4, seed=0, progress=no_progress)
+    resolved = on_table("self-sampled-chain", "verifier.use=lenient", "allow_lossy=true")
+    result = prove_sampled(resolved, planted, seconds=4, seed=0, progress=no_progress)
     assert result.outcome is Outcome.MEASURED
     measured = max(d.get("estimated_at_least", 0.0) for d in result.facts["total_variation"].values())
     assert 0.05 < measured < 0.5
