@@ -80,7 +80,7 @@ def test_every_registered_drafter_passes_or_says_where_it_can_be_checked(name, o
 
 
 def test_the_tabular_target_passes():
-    assert len(check_target(TabularTarget, TABLE).laws) == 12
+    assert len(check_target(TabularTarget, TABLE).rules) == 12
 
 
 # Verifiers
@@ -150,7 +150,7 @@ class TakesAnyStamp(WholeQ):
 
 
 class FlipsUnderSharedNoise(Rule):
-    """The law of `point_mass` is right for drafts that are drawn apart, and wrong for coupled ones."""
+    """The distribution of `point_mass` is right for drafts that are drawn apart, and wrong for coupled ones."""
 
     name = "flips_under_shared_noise"
     Options = PartOptions
@@ -235,15 +235,15 @@ class Lossy(WholeQ):
     [
         (
             WholeQ,
-            r"whole_q.*without-replacement draws.*tree 'sampled'.*the next token is \d with probability.*the target's law",
+            r"whole_q.*without-replacement draws.*tree 'sampled'.*next token is \d with probability.*the target's distribution",
         ),
         (ChoosesTwice, r"chooses_twice.*was chosen at position \d+ after one at \d+"),
         (TakesAnyStamp, r"takes_any_stamp.*stamped as iid draws.*expected PluginError"),
         (FlipsUnderSharedNoise, r"coupled draws.*emits token \d at node 0.*share the target's noise"),
         (SpoilsQ, r"spoils_q"),
         (Lucky, r"lucky.*draws nothing there"),
-        (WrongWhenDeep, r"wrong_when_deep.*the law is the target's"),
-        (WrongWhenWide, r"wrong_when_wide.*the law is the target's"),
+        (WrongWhenDeep, r"wrong_when_deep.*the distribution is the target's"),
+        (WrongWhenWide, r"wrong_when_wide.*the distribution is the target's"),
         (CannotBeBuilt, r"cannot_be_built.*KeyError"),
         (LuckyOnQ, r"lucky_on_q.*NotAFunctionOfItsDraws"),
     ],
@@ -618,4 +618,4 @@ def test_a_wrong_target_is_refuted_and_told_where(fault, message):
 
 
 def test_features_are_asked_of_those_targets_only_that_have_them():
-    assert not any("hidden states" in law for law in check_target(TabularTarget, TABLE).laws)
+    assert not any("hidden states" in rule for rule in check_target(TabularTarget, TABLE).rules)

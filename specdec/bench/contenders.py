@@ -29,7 +29,7 @@ from specdec.sampling.params import SamplingParams
 PLAIN_PARTS = {"drafter": {"use": "none"}, "tree": {"use": "chain"}, "verifier": {"use": "match"}}
 
 SHARED = frozenset({"temperature", "top_k", "top_p", "min_p", "seed", "draft"})
-"""Sampling keys that a spec may set: the benchmark's own settings replace them (`draft` stays), so that all decode one law."""
+"""Sampling keys that a spec may set: the benchmark's settings replace them (`draft` stays): all decode one distribution."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class Lineup:
         resolved_specs: dict[str, ResolvedSpec] = {}
         for strategy in choice.strategies:
             resolved = check(read(strategy, catalog, settings=choice.settings, overrides=overrides), catalog)
-            _refuse_own_law(resolved)
+            _refuse_own_distribution(resolved)
             _refuse_replaced(choice.settings, resolved)
             resolved_specs[_free_name(resolved.spec.name, [PLAIN, *resolved_specs])] = resolved
         target = self._target(resolved_specs)
@@ -188,8 +188,8 @@ def _part(part: ResolvedPart) -> dict[str, Any]:
     return {"use": part.name, **part.options.model_dump(mode="json", exclude_none=True)}
 
 
-def _refuse_own_law(resolved: ResolvedSpec) -> None:
-    """Raise SpecError for a spec that would decode another law than the others."""
+def _refuse_own_distribution(resolved: ResolvedSpec) -> None:
+    """Raise SpecError for a spec that would decode another distribution than the others."""
     usual = SamplingParams()
     own = [
         name
@@ -198,7 +198,7 @@ def _refuse_own_law(resolved: ResolvedSpec) -> None:
     ]
     if own:
         raise SpecError(
-            f"{resolved.label}: sampling.{own[0]} is set; a benchmark decodes the same law with every strategy: "
+            f"{resolved.label}: sampling.{own[0]} is set; a benchmark decodes the same distribution with every strategy: "
             "temperature, top-k and top-p are its own options"
         )
 

@@ -147,8 +147,8 @@ class _Sitting:
     def _task(self, asked: Sequence[tuple[int, Question]], prompts: Sequence[tuple[int, ...]], turn: int) -> Task:
         settings = self.bench.settings
         seeds = tuple(request_key(settings.seed, number * 1000 + turn) for number, _ in asked)
-        law = settings.sampling(self.cell.temperature, None)
-        return Task(tuple(prompts), seeds, settings.max_new_tokens, law, self.cell.batch_size)
+        distribution = settings.sampling(self.cell.temperature, None)
+        return Task(tuple(prompts), seeds, settings.max_new_tokens, distribution, self.cell.batch_size)
 
     def _measured(
         self, contender: Contender, task: Task, group: int, turn: int, asked: Sequence[tuple[int, Question]]

@@ -58,8 +58,8 @@ def bench(
     if no_peers and peers:
         raise SpecError("--peer and --no-peers contradict each other")
     cells = {"temperatures": temperature or (0.0,), "batch_sizes": batch_size or (1,), "dtypes": dtype or ()}
-    law = {"top_k": top_k, "top_p": top_p, "seed": seed, "chat": chat}
-    plan = _settings(**cells, **law, max_new_tokens=max_new_tokens, warmup=warmup, queue=queue)
+    distribution = {"top_k": top_k, "top_p": top_p, "seed": seed, "chat": chat}
+    plan = _settings(**cells, **distribution, max_new_tokens=max_new_tokens, warmup=warmup, queue=queue)
     choice = Choice(tuple(strategies or ()), tuple(settings or ()), target, [] if no_peers else peers, assistant)
     with redirect_stdout(sys.stderr) if json else nullcontext():
         _measure(plan, choice, prompts, Selection(count, tuple(category or ()), turns), output)

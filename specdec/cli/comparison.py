@@ -59,7 +59,7 @@ class Comparison:
         if self.difference is None:
             return "the same ids"
         if not self.same_expected:
-            return "other draws of the same law, as this verifier makes them above temperature 0"
+            return "other draws of the same distribution, as this verifier makes them above temperature 0"
         return self.difference.words()
 
     def report(self) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class StrategySpec(BaseModel):
     tree: Annotated[PartSpec, Field(description="the draft's shape and how its tokens are picked")] = PartSpec(use="chain")
     verifier: Annotated[PartSpec, Field(description="the rule that accepts tokens")] = PartSpec(use="match")
     sampling: Annotated[SamplingParams, Field(description="how logits become probabilities")] = SamplingParams()
-    allow_lossy: Annotated[bool, Field(description="permit a verifier whose output is not the target's law")] = False
+    allow_lossy: Annotated[bool, Field(description="permit a verifier whose output is not the target's distribution")] = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a drafter and a verifier answer, looked at before it is used: a wrong answer must not become a wrong output law."""
+"""What a drafter and a verifier answer, checked before it is used: a wrong answer must not become a wrong output."""
 
 from collections.abc import Sequence
 

@@ -44,7 +44,7 @@ class MixtureDrafter(Drafter[MixtureOptions]):
 
     Estimates of different parts are made comparable by how often each part's came true in this sequence. Parts that only count
     are asked first; where one of them is sure of a token, those that run a model are not asked, there or below. Only candidates
-    are given, never a q: the best tokens of several laws follow none of them, so that no verifier may read one.
+    are given, never a q: the best tokens of several distributions follow none of them, so that no verifier may read one.
     """
 
     name: ClassVar[str] = "mixture"

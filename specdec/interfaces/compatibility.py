@@ -100,7 +100,7 @@ def _builder_and_verifier(
 
 
 def _coupled(builder: str) -> str:
-    why = "the law holds only where each emitted token is one draw from p, and a draft is accepted if it equals that"
+    why = "the distribution holds only where each emitted token is one draw from p, and a draft is accepted if it equals that"
     return f"tree '{builder}' makes coupled draws, with the noise by which the target draws: {why}"
 
 

@@ -21,7 +21,7 @@ class Gives(StrEnum):
 
 
 class Guarantee(StrEnum):
-    """Whether the output law is the target's (after warping)."""
+    """Whether the output distribution is the target's (after warping)."""
 
     LOSSLESS = "lossless"
     LOSSY = "lossy"

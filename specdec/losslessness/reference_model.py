@@ -1,4 +1,4 @@
-"""The law that everything is held against: one plain causal forward of the unmodified model over a finished text."""
+"""The distribution that everything is held against: one plain causal forward of the unmodified model over a finished text."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from specdec.interfaces.parts import Target
 from specdec.plugins.registry import Kind
 
 Text = tuple[Sequence[int], int]
-"""All tokens of a text, and the index of the first one whose law is wanted (at least 1)."""
+"""All tokens of a text, and the index of the first one whose distribution is wanted (at least 1)."""
 
 FORWARD_TOKENS = 512
 """Of one forward: its logits are kept whole."""

@@ -26,8 +26,8 @@ class StrategyProof:
     """The proofs of one strategy.
 
     own_drafter: 'all', 'some' or 'none' of the proofs ran the strategy's own drafter; because: why a table stood in.
-    covered, left_out: in words, what was enumerated and what was not. reason: why it is refuted, where no law could be found.
-    table_parts: of a drafter that asks others, those in whose place a table stood.
+    covered, left_out: in words, what was enumerated and what was not. reason: why it is refuted, where no distribution could
+    be found. table_parts: of a drafter that asks others, those in whose place a table stood.
     """
 
     strategy: str
@@ -52,7 +52,7 @@ class StrategyProof:
 
     @property
     def holds(self) -> bool:
-        """Whether enough was enumerated, and every law is the target's, up to rounding."""
+        """Whether enough was enumerated, and every distribution is the target's, up to rounding."""
         return self.conclusive and self.reason is None and self.tv <= TOLERANCE
 
     @property

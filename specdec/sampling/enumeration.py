@@ -85,27 +85,27 @@ class ReplayDraftRng(DraftRng):
         return self._script.branch([1 - probability, probability]) == 1
 
     def couple(self, probs: Tensor, count: int, position: int) -> list[int]:
-        """Every order that the noise can give, with its law by itself; that it is the target's noise too is not enumerated."""
+        """Every order that the noise can give, with its probability; that it is the target's noise too is not enumerated."""
         return self.draw(probs, count, replacement=False)
 
 
 def outcomes(run: Callable[[RequestRng], R], *, limit: int = 5_000_000) -> dict[R, float]:
-    """The exact law of `run`: it is called once per leaf of its tree of choices; results map to their probability.
+    """The exact distribution of `run`: it is called once per leaf of its tree of choices; results map to their probability.
 
     Raises SpecdecError beyond `limit` leaves, NumericsError when the masses do not sum to 1 within 1e-9.
     """
-    law: dict[R, float] = {}
+    distribution: dict[R, float] = {}
     prefix: list[int] | None = []
     leaves = 0
     while prefix is not None:
         script = _Script(prefix)
         result = run(RequestRng(ReplayDraftRng(script), ReplayTargetRng(script)))
-        law[result] = law.get(result, 0.0) + script.mass
+        distribution[result] = distribution.get(result, 0.0) + script.mass
         prefix = script.successor()
         leaves += 1
         if leaves > limit:
             raise SpecdecError(f"more than {limit} leaves: too large to enumerate; use fewer tokens, nodes or levels")
-    total = math.fsum(law.values())
+    total = math.fsum(distribution.values())
     if abs(total - 1) > 1e-9:
         raise NumericsError(f"the outcomes have a total mass of {total}, not 1")
-    return law
+    return distribution

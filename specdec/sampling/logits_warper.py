@@ -1,4 +1,4 @@
-"""A request's way from logits to the target's law at every node of a tree.
+"""A request's way from logits to the target's distribution at every node of a tree.
 
 The order and meaning are those of `transformers.generate`: bias and penalties, minimum length, user processors, temperature,
 top-k, top-p, min-p. Presence and frequency penalties have OpenAI's meaning: they look at generated tokens only.
@@ -23,7 +23,7 @@ LogitsProcessor: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 class LogitsWarper:
     """One request's way from logits to p.
 
-    stop_ids end the sequence: below one of them the law is that token for ever, so that nothing is computed (and no
+    stop_ids end the sequence: below one of them the distribution is that token for ever, so that nothing is computed (and no
     processor is called) after the end.
     """
 
@@ -49,7 +49,7 @@ class LogitsWarper:
         return self._penalised or bool(self._processors or self.sampling.logit_bias or self.sampling.min_new_tokens)
 
     def target_probs(self, logits: Tensor, prefix: Sequence[int], tree: DraftTree) -> "TargetProbs":
-        """The target's law at the nodes of `tree`.
+        """The target's distribution at the nodes of `tree`.
 
         logits: [nodes, vocab], left as they are. prefix: prompt and emitted tokens, root included.
         """

@@ -9,7 +9,7 @@ from specdec.interfaces.compatibility import effective_draws
 from specdec.interfaces.declarations import Gives, Shape
 from specdec.interfaces.parts import Drafter, PartOptions, TreeBuilder, Verifier
 from specdec.losslessness.exact.checked_rng import NotAFunctionOfItsDraws
-from specdec.losslessness.exact.enumeration import Draft, draft_law
+from specdec.losslessness.exact.enumeration import Draft, draft_distribution
 from specdec.losslessness.exact.guards import with_smaller_drafts
 from specdec.losslessness.exact.toy_models import StandIn
 from specdec.plugins.registry import Kind
@@ -40,27 +40,27 @@ SIZES = ((WIDE, MODELS), (DEEP, 4), (SMALL, 4))
 
 
 def check_builder(cls: type[TreeBuilder], options: Mapping[str, Any] | PartOptions | None = None) -> Checked:
-    """Enumerate its drafts and, under every shipped verifier that fits, the output law. Raises CheckFailed."""
+    """Enumerate its drafts and, under every shipped verifier that fits, the output distribution. Raises CheckFailed."""
     report = Checked(part_name(Kind.TREE, cls))
     part = opened(Kind.TREE, cls, options, report)
-    with report.law("it can be built"):
+    with report.rule("it can be built"):
         fitting = [rule for rule in RULES if not misfit(_decoder(part, rule, models_of(SMALL, 1)[0]).declared)]
     if not fitting:
         raise CheckFailed(f"{report.part}: no verifier fits its declaration {part.declares}")
     for model in _models():
         decoder = _decoder(part, fitting[0], model)
-        with report.law("its trees are as declared, within any budget"):
+        with report.rule("its trees are as declared, within any budget"):
             drafts = _drafts(decoder, model)
             for draft in drafts:
                 _check_tree(part, draft)
             _check_budgets(decoder, model)
         if not part.declares.prunes_on_draws:
-            with report.law("its draws follow the q that it states"):
+            with report.rule("its draws follow the q that it states"):
                 check_draws(drafts)
     for rule in fitting:
-        with report.law(f"the law is the target's under '{rule.name}'"):
+        with report.rule(f"the distribution is the target's under '{rule.name}'"):
             _prove(part, rule, report)
-    with report.law("two steps of the decode loop have the target's law"):
+    with report.rule("two steps of the decode loop have the target's distribution"):
         _prove_loops(part, fitting, report)
     return report
 
@@ -86,7 +86,7 @@ def _drafts(decoder: Decoder, model: StandIn) -> Mapping[Draft, float]:
     if smaller is None:
         raise CheckFailed(f"its drafts have too many outcomes on {model.vocab_size} tokens, even one node; check it with less")
     try:
-        drafts = draft_law(smaller, model.prefix, depth=None)
+        drafts = draft_distribution(smaller, model.prefix, depth=None)
     except NotAFunctionOfItsDraws as error:
         raise CheckFailed(f"{error}: all randomness must come from the `rng` that grow receives") from error
     if decoder.declared.builder.draw is Draw.DETERMINISTIC and len(drafts) > 1:
@@ -116,7 +116,7 @@ def _check_budgets(decoder: Decoder, model: StandIn) -> None:
     """The grower refuses a tree beyond its budget, naming both."""
     for depth, nodes in ((1, None), (None, 1), (1, 1)):
         smaller = with_smaller_drafts(decoder, depth=depth, nodes=nodes)
-        for draft in draft_law(smaller, model.prefix, depth=None) if enumerable(smaller, model.prefix) else ():
+        for draft in draft_distribution(smaller, model.prefix, depth=None) if enumerable(smaller, model.prefix) else ():
             tree = draft.tree
             if (depth and tree.max_depth > depth) or (nodes and tree.num_drafted > nodes):
                 raise CheckFailed(

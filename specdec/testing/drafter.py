@@ -44,7 +44,7 @@ DRAWING: tuple[Pair, ...] = (
 def check_drafter(
     cls: type[Drafter], options: Mapping[str, Any] | PartOptions | None = None, *, vocab_size: int | None = None
 ) -> Checked:
-    """Run it on tables of a few tokens: its answers, alone and in batches, and the law of what is decoded with it.
+    """Run it on tables of a few tokens: its answers, alone and in batches, and the distribution of what is decoded with it.
 
     vocab_size: of all tables, for a drafter that is made for one vocabulary; 2 to 5 can be enumerated.
     A drafter that reads hidden states or needs models of its own cannot run on a table: `specdec verify --level runtime` and
@@ -60,7 +60,7 @@ def check_drafter(
     for builder, rule in (*RANKING, *(DRAWING if part.declares.gives is Gives.DISTRIBUTIONS else ())):
         draws = builder[0].declares(builder[1]).draw
         kind = "ranked" if draws is Draw.DETERMINISTIC else "drawn"
-        with report.law(f"decoding with {kind} drafts under '{rule.name}' has the target's law"):
+        with report.rule(f"decoding with {kind} drafts under '{rule.name}' has the target's distribution"):
             for model in models_of(vocab_size or WIDE, MODELS):
                 prove_steps(_decoder(part, model, builder, rule), model, f"tree '{builder[0].name}'", report)
             for model in models_of(vocab_size or SMALL, 2):
@@ -83,21 +83,21 @@ def _decoder(part: Opened, model: StandIn, builder: tuple[type[TreeBuilder], Par
 
 def _check_answers(part: Opened, model: StandIn, report: Checked) -> None:
     target = target_of(model)
-    with report.law("it can be built for a table"), PartGuard("drafter", part.cls):
+    with report.rule("it can be built for a table"), PartGuard("drafter", part.cls):
         drafter: Drafter = part.cls.build(part.options, BuildTools(target=target))
     prefixes = _prefixes(model)
     check = ProposalCheck(part.cls.name, target.facts.vocab_size)
-    with report.law("every frontier node is answered as declared"), PartGuard("drafter", part.cls):
+    with report.rule("every frontier node is answered as declared"), PartGuard("drafter", part.cls):
         alone = [_ask(drafter, [prefix])[0] for prefix in prefixes]
         for answer in alone:
             _check_kind(check.check(answer, len(_frontier(prefixes[0]).nodes)), part.declares)
-    with report.law("the same question has the same answer"), PartGuard("drafter", part.cls):
+    with report.rule("the same question has the same answer"), PartGuard("drafter", part.cls):
         _same(alone, [_ask(drafter, [prefix])[0] for prefix in prefixes], "asked again by another session")
-    with report.law("a row's answers do not depend on its batch mates"), PartGuard("drafter", part.cls):
+    with report.rule("a row's answers do not depend on its batch mates"), PartGuard("drafter", part.cls):
         _same(alone, _ask(drafter, prefixes), "asked in one batch")
-    with report.law("after `keep` and `observe` each row is still itself"), PartGuard("drafter", part.cls):
+    with report.rule("after `keep` and `observe` each row is still itself"), PartGuard("drafter", part.cls):
         _check_rows(drafter, target, prefixes)
-    with report.law("rows that `join` stand behind the others"), PartGuard("drafter", part.cls):
+    with report.rule("rows that `join` stand behind the others"), PartGuard("drafter", part.cls):
         _check_join(drafter, target, prefixes)
 
 

@@ -16,33 +16,37 @@ def check_draws(drafts: Mapping[Draft, float]) -> None:
 
     Raises CheckFailed naming the node, the token, what it is drawn with, and what q says.
     """
-    laws: dict[Place, dict[int, float]] = {}
+    distributions: dict[Place, dict[int, float]] = {}
     for draft, mass in drafts.items():
         for parent, children in draft.tree.draw_order.items():
             if draft.tree.draw_kind[parent] in (Draw.IID, Draw.WITHOUT_REPLACEMENT):
-                _count(laws, draft.tree, parent, children, mass)
-    for place, law in laws.items():
-        _check_place(place, law)
+                _count(distributions, draft.tree, parent, children, mass)
+    for place, distribution in distributions.items():
+        _check_place(place, distribution)
 
 
-def _count(laws: dict[Place, dict[int, float]], tree: DraftTree, parent: int, children: tuple[int, ...], mass: float) -> None:
+def _count(
+    distributions: dict[Place, dict[int, float]], tree: DraftTree, parent: int, children: tuple[int, ...], mass: float
+) -> None:
     try:
         q = tuple(tree.q_of(parent).tolist())
     except TreeError as error:
         raise CheckFailed(f"{error}; store the row that was drawn from, and name it in q_row") from error
     tokens = tuple(tree.tokens[child] for child in children)
     for number, token in enumerate(tokens):
-        law = laws.setdefault((tuple(tree.path_tokens(parent)), q, tokens[:number], tree.draw_kind[parent]), {})
-        law[token] = law.get(token, 0.0) + mass
+        distribution = distributions.setdefault(
+            (tuple(tree.path_tokens(parent)), q, tokens[:number], tree.draw_kind[parent]), {}
+        )
+        distribution[token] = distribution.get(token, 0.0) + mass
 
 
-def _check_place(place: Place, law: Mapping[int, float]) -> None:
+def _check_place(place: Place, distribution: Mapping[int, float]) -> None:
     path, q, before, draw = place
     struck = set(before) if draw is Draw.WITHOUT_REPLACEMENT else set()
     left = [0.0 if token in struck else weight for token, weight in enumerate(q)]
-    total, reached = sum(left), sum(law.values())
+    total, reached = sum(left), sum(distribution.values())
     wanted = [weight / total if total else 0.0 for weight in left]
-    got = [law.get(token, 0.0) / reached for token in range(len(q))]
+    got = [distribution.get(token, 0.0) / reached for token in range(len(q))]
     worst = max(range(len(q)), key=lambda token: abs(got[token] - wanted[token]))
     if abs(got[worst] - wanted[worst]) <= ROUNDING:
         return

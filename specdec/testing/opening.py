@@ -23,12 +23,12 @@ class Opened:
 
 def opened(kind: Kind, cls: type[Any], options: Mapping[str, Any] | PartOptions | None, report: Checked) -> Opened:
     """The part, if its class can be registered, its options read, and its declaration compared. Raises CheckFailed."""
-    with report.law("it can be registered"):
+    with report.rule("it can be registered"):
         if (rule := broken_rule(cls, BASES[kind])) is not None:
             raise CheckFailed(f"the class {rule}")
-    with report.law("its options can be read"):
+    with report.rule("its options can be read"):
         chosen = _options(cls.Options, options)
-    with report.law("its declaration can be compared"):
+    with report.rule("its declaration can be compared"):
         declares = cls.declares(chosen)
         if (fault := declaration_fault(kind, declares)) is not None:
             raise CheckFailed(f"it {fault}")

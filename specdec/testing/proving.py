@@ -1,4 +1,4 @@
-"""Output laws of a part among honest partners, on small models that are mean in different ways."""
+"""Output distributions of a part among honest partners, on small models that are mean in different ways."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -160,8 +160,9 @@ def _judged(proof: ExactProof, model: StandIn, words: str, report: Checked, loss
     report.largest_tv = max(report.largest_tv, proof.tv)
     if lossless and not proof.holds:
         raise CheckFailed(
-            f"the output law is not the target's with {words}, on model '{model.name}' of {model.vocab_size} tokens after "
-            f"{list(model.prefix)}: {proof.violations[0].words if proof.violations else 'the laws differ'} "
+            f"the output distribution is not the target's with {words}, on model '{model.name}' of "
+            f"{model.vocab_size} tokens after "
+            f"{list(model.prefix)}: {proof.violations[0].words if proof.violations else 'the distributions differ'} "
             f"(total variation {proof.tv:.3g})"
         )
     return proof

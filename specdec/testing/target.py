@@ -42,15 +42,15 @@ def check_target(
     report = Checked(part_name(Kind.TARGET, cls))
     if isinstance(target, type):
         part = opened(Kind.TARGET, target, options, report)
-        with report.law("it can be built"), PartGuard("target", cls):
+        with report.rule("it can be built"), PartGuard("target", cls):
             target = cls.build(part.options, BuildTools())
     facts = target.facts
-    with report.law("its facts are sound"):
+    with report.rule("its facts are sound"):
         _check_facts(target)
     limit = TOLERANCES.get(facts.dtype, 1.0) if tolerance is None else tolerance
     used = [list(prompt) for prompt in prompts] if prompts is not None else _prompts(facts.vocab_size)
     probe = _Probe(target, used, limit)
-    for words, law in (
+    for words, check in (
         ("a prompt's logits do not depend on its batch mates", probe.prefills),
         ("a node's logits are those of its path", probe.trees),
         ("a tree that is scored again in a larger one gives its new nodes only", probe.growing),
@@ -60,8 +60,8 @@ def check_target(
         ("rows that `join` go on behind the others", probe.joins),
         *([] if facts.hidden_size is None else [("hidden states are those that the LM head reads", probe.hidden)]),
     ):
-        with report.law(words), PartGuard("target", cls):
-            law()
+        with report.rule(words), PartGuard("target", cls):
+            check()
     return report
 
 
@@ -79,7 +79,7 @@ def _prompts(vocab_size: int) -> list[list[int]]:
 
 @dataclass(slots=True)
 class _Probe:
-    """The laws, on the same prompts. limit: largest difference of log-probabilities."""
+    """The distributions, on the same prompts. limit: largest difference of log-probabilities."""
 
     target: Target
     prompts: list[list[int]]

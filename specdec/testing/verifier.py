@@ -34,21 +34,21 @@ MODELS = 8
 
 
 def check_verifier(cls: type[Verifier], options: Mapping[str, Any] | PartOptions | None = None) -> Checked:
-    """Enumerate the output law on drafts of every kind and shape that it declares.
+    """Enumerate the output distribution on drafts of every kind and shape that it declares.
 
-    A rule that declares itself lossy is held to everything but the law; `largest_tv` says how lossy it is on these models.
-    Raises CheckFailed.
+    A rule that declares itself lossy is held to everything but the distribution; `largest_tv` says how lossy it is on these
+    models. Raises CheckFailed.
     """
     report = Checked(part_name(Kind.VERIFIER, cls))
     part = opened(Kind.VERIFIER, cls, options, report)
     for draw in sorted(part.declares.accepts):
-        with report.law(f"the law is the target's on {draw} draws"):
+        with report.rule(f"the distribution is the target's on {draw} draws"):
             _prove(part, draw, report)
-    with report.law("two steps of the decode loop have the target's law"):
+    with report.rule("two steps of the decode loop have the target's distribution"):
         _prove_loops(part, report)
-    with report.law("draws that it does not declare are refused"):
+    with report.rule("draws that it does not declare are refused"):
         _refuses(part)
-    with report.law("tree and q are left as they are"):
+    with report.rule("tree and q are left as they are"):
         _leaves_alone(part)
     return report
 

@@ -28,7 +28,7 @@ class Chain(TreeBuilder[ChainOptions]):
     """A chain of draft tokens, each the drafter's likeliest or one draw from its q.
 
     Length depends on the options, the budget and tokens that are kept (nothing follows a stop id, or a level that offers
-    no token), never on a token that is then left out: drawn tokens keep the law q.
+    no token), never on a token that is then left out: drawn tokens keep the distribution q.
     *Source: arXiv 2211.17192, algorithm 1; 2302.01318.*
     """
 

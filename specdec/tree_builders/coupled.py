@@ -25,9 +25,9 @@ class Coupled(TreeBuilder[CoupledOptions]):
     The target draws `argmax(log p + G)`, so that the nearer q is to p, the likelier the two agree: a single draft with at least
     (1 - TV) / (1 + TV), whatever the temperature, and always where q = p. At temperature 0 the target draws without noise, and
     the children are the likeliest, as in `fixed`.
-    Drafts are not independent of the target's draws. The output law holds for all that only under a verifier which emits the
-    target's draws themselves and accepts where a draft is equal: then the emitted tokens are the same for every tree.
-    *Source: arXiv 2408.07978, for one draft; several children as the leading ranks of the same race.*
+    Drafts are not independent of the target's draws. The output distribution holds for all that only under a verifier which
+    emits the target's draws themselves and accepts where a draft is equal: then the emitted tokens are the same for every
+    tree. *Source: arXiv 2408.07978, for one draft; several children as the leading ranks of the same race.*
     """
 
     name: ClassVar[str] = "coupled"

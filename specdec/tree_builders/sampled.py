@@ -27,8 +27,9 @@ class SampledOptions(ShapeOptions):
 class Sampled(TreeBuilder[SampledOptions]):
     """A tree of given shape whose children are drawn from q; the r-th draw takes the subtree of rank r.
 
-    Why each choice keeps the law, that is why siblings given everything drawn before are still draws from their parent's q:
-    - How many children a node gets depends on its place in the shape, on the budget, and on tokens above it, never on the
+    Why each choice keeps the distribution, that is why siblings given everything drawn before are still draws from their
+    parent's q: - How many children a node gets depends on its place in the shape, on the budget, and on tokens above it,
+    never on the
       children themselves. A shape too large is cut by position, before anything is drawn.
     - Without replacement, draws stop early only where q has no mass left: then every possible token is a child.
     - An i.i.d. repeat stays in `draws`, where the verifier tries it again; its node, and the subtree of the rank that came

@@ -17,8 +17,8 @@ ACCEPTS = frozenset({Draw.DETERMINISTIC, Draw.IID, Draw.WITHOUT_REPLACEMENT})
 class PointMass(Verifier[PartOptions]):
     """Child x is accepted with the current p(x), else x is zeroed and p renormalised; what is left gives the next token.
 
-    The order of children does not matter, and a repeated child has nothing left to be accepted with. Equal in law to `match`.
-    *Source: arXiv 2401.15077, algorithm 1 with q = 1 at the drafted token.*
+    The order of children does not matter, and a repeated child has nothing left to be accepted with. Equal in distribution to
+    `match`. *Source: arXiv 2401.15077, algorithm 1 with q = 1 at the drafted token.*
     """
 
     name: ClassVar[str] = "point_mass"

@@ -52,7 +52,7 @@ class Resampling(Verifier[PartOptions]):
 
 
 class Leaking(Verifier[PartOptions]):
-    """One draft in fifty is taken as it is: the law is 0.98 p + 0.02 q."""
+    """One draft in fifty is taken as it is: the distribution is 0.98 p + 0.02 q."""
 
     name: ClassVar[str] = "leaking"
     Options: ClassVar[type[PartOptions]] = PartOptions

@@ -224,7 +224,7 @@ def test_strategies_of_other_targets_are_refused(folder):
         lineup("tree", "other")
 
 
-def test_a_spec_that_decodes_another_law_is_refused(folder):
+def test_a_spec_that_decodes_another_distribution_is_refused(folder):
     with pytest.raises(SpecError, match=r"sampling.repetition_penalty is set"):
         lineup("tree", settings=("sampling.repetition_penalty=1.3",))
 

@@ -71,7 +71,7 @@ def test_a_seeded_run_under_match_emits_plain_decodings_tokens_at_temperature_on
     options = ["--max-new-tokens", "40", "--set", "sampling.temperature=1", "--seed", "5", "--compare"]
     facts = report(letters, "ab", *options)
     assert facts["compare"]["same_ids"]
-    assert facts["guarantee_words"] == "the target's law, up to numerics"
+    assert facts["guarantee_words"] == "the target's distribution, up to numerics"
     assert facts["tokens"] != report(letters, "ab", *options[:4], "--seed", "6")["tokens"]
 
 
@@ -200,7 +200,7 @@ def test_the_comparison_expects_other_ids_of_a_verifier_that_draws_otherwise(let
     assert not facts["same_ids"]
     assert not facts["same_ids_expected"]
     shown = run(letters, "ab", *options).stdout
-    assert shown.rstrip().endswith("other draws of the same law, as this verifier makes them above temperature 0")
+    assert shown.rstrip().endswith("other draws of the same distribution, as this verifier makes them above temperature 0")
     assert "ids differ" not in shown
 
 

@@ -103,7 +103,7 @@ def test_weights_that_are_no_distribution_are_a_numerics_error(bad):
 
 
 def hugging_face(logits, *, temperature=1.0, top_k=None, top_p=None, min_p=None):
-    """The law that transformers' own warpers give, in their order."""
+    """The distribution that transformers' own warpers give, in their order."""
     warpers = LogitsProcessorList()
     if temperature != 1.0:
         warpers.append(TemperatureLogitsWarper(temperature))
@@ -146,7 +146,7 @@ def test_top_p_always_keeps_the_likeliest():
 @pytest.mark.parametrize("top_p", [0.2, 0.9, 0.999, 0.9999999])
 @pytest.mark.parametrize("scale", [0.01, 2.0, 20.0])
 def test_the_nucleus_is_that_of_a_full_sort(top_p, scale):
-    """Wide laws run past the partial top-k; the plain twin sorts everything."""
+    """Wide distributions run past the partial top-k; the plain twin sorts everything."""
     for seed in range(3):
         probs = random_logits(seed, size=3000, scale=scale).softmax(-1)
         ordered, order = probs.sort(descending=True, stable=True)
@@ -173,7 +173,7 @@ def test_temperature_zero_is_the_lowest_id_argmax_in_every_type():
     ids=lambda cuts: str(cuts.model_dump(exclude_none=True)),
 )
 @pytest.mark.parametrize("bad", [[math.nan, 0.0, 1.0], [-math.inf] * 3])
-def test_logits_that_are_no_law_are_a_numerics_error(cuts, bad):
+def test_logits_that_are_no_distribution_are_a_numerics_error(cuts, bad):
     with pytest.raises(NumericsError):
         truncate(torch.tensor(bad), cuts)
 
@@ -222,15 +222,15 @@ def test_drafts_are_drawn_with_the_target_s_cuts_and_temperature_one_for_zero():
         ]
     ),
 )
-def test_q_is_the_cut_law_in_target_ids_and_zero_elsewhere(seed, cuts):
+def test_q_is_the_cut_distribution_in_target_ids_and_zero_elsewhere(seed, cuts):
     logits = torch.stack([random_logits(seed, size=5), random_logits(seed + 1, size=5)])
     target_ids = torch.tensor([8, 2, 0, 5, 11])
     q = draft_probs(logits, target_ids, 12, cuts)
     assert q.shape == (2, 12)
     assert q.sum(-1).tolist() == pytest.approx([1, 1])
-    for row, law in zip(logits, q, strict=True):
+    for row, whole in zip(logits, q, strict=True):
         dist = truncate(row, cuts)
-        assert [law[token].item() for token in target_ids.tolist()] == pytest.approx(dist.dense(5).tolist())
+        assert [whole[token].item() for token in target_ids.tolist()] == pytest.approx(dist.dense(5).tolist())
     assert torch.equal(draft_probs(logits, None, 5, cuts), q[:, target_ids])
     assert draft_probs(logits, None, 9, cuts)[:, 5:].sum() == 0
 
@@ -366,7 +366,7 @@ def test_a_processor_that_answers_wrongly_is_named(processor, message):
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 1.0}, {"top_k": 2}, {"top_p": 0.5}, {"min_p": 0.1}], ids=str)
 @pytest.mark.parametrize("value", [math.nan, -math.inf])
-def test_a_row_that_is_no_law_is_refused_in_the_same_words_at_any_temperature(options, value):
+def test_a_row_that_is_no_distribution_is_refused_in_the_same_words_at_any_temperature(options, value):
     warper = LogitsWarper(SamplingParams(**options), prompt_length=1, stop_ids=frozenset())
     tree = TreeSketch(1, 0).freeze(Draw.DETERMINISTIC)
     for row in (

@@ -16,7 +16,7 @@ FALSE_ALARM = 1e-6
 
 
 def check_frequencies(counts, probs):
-    """Chi-square of independent draws against their law."""
+    """Chi-square of independent draws against their distribution."""
     total = sum(counts)
     statistic = sum((count - total * p) ** 2 / (total * p) for count, p in zip(counts, probs, strict=True))
     assert statistic < chi2.isf(FALSE_ALARM, len(probs) - 1)
@@ -110,7 +110,7 @@ def test_draws_with_replacement_follow_q():
     check_frequencies([drawn.count(token) for token in (1, 2, 3)], [0.2, 0.3, 0.5])
 
 
-def test_draws_without_replacement_follow_the_sequential_law():
+def test_draws_without_replacement_follow_the_sequential_distribution():
     q = (0.2, 0.3, 0.5)
     rng = SeededDraftRng(12)
     drawn = [tuple(rng.draw(torch.tensor(q), 2, replacement=False)) for _ in range(6000)]
@@ -121,8 +121,8 @@ def test_draws_without_replacement_follow_the_sequential_law():
 def test_draws_without_replacement_stop_at_the_end_of_the_support():
     for rng in (SeededDraftRng(1),):
         assert sorted(rng.draw(torch.tensor([0.0, 0.5, 0.0, 0.5]), 4, replacement=False)) == [1, 3]
-    law = outcomes(lambda rng: tuple(rng.draft.draw(torch.tensor([0.0, 0.25, 0.75]), 3, replacement=False)))
-    assert law == {(1, 2): 0.25, (2, 1): 0.75}
+    distribution = outcomes(lambda rng: tuple(rng.draft.draw(torch.tensor([0.0, 0.25, 0.75]), 3, replacement=False)))
+    assert distribution == {(1, 2): 0.25, (2, 1): 0.75}
 
 
 def test_drawing_leaves_q_as_it_was():
@@ -163,7 +163,7 @@ def test_a_second_choice_at_one_position_is_refused_in_replay():
         outcomes(twice)
 
 
-def test_outcomes_is_the_exact_law_of_mixed_coins():
+def test_outcomes_is_the_exact_distribution_of_mixed_coins():
     def run(rng):
         first = rng.draft.draw(torch.tensor([0.25, 0.75]), 2, replacement=True)
         second = rng.target.choose(torch.tensor([4, 9]), torch.tensor([1.0, 3.0]), 0) if rng.target.flip(0.5) else -1

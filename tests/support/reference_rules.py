@@ -1,4 +1,4 @@
-"""The rules once more, in fractions and without tensors, trees or RNG: the exact laws that everything else is held against.
+"""The rules once more, in fractions and without tensors, trees or RNG: exact distributions to compare everything with.
 
 Slow and plain on purpose. Every node of one level has the same number of children; rows are functions of the drafted path.
 """
@@ -18,7 +18,7 @@ Rule = Callable[[Row, Row, tuple[int, ...]], Iterator[tuple[int | None, Fraction
 Drafts = Callable[[Row, int], Iterator[tuple[tuple[int, ...], Fraction]]]
 """(q, number of children) -> (siblings in draw order, probability)."""
 
-Law = dict[tuple[tuple[int, ...], int], Fraction]
+Distribution = dict[tuple[tuple[int, ...], int], Fraction]
 """(emitted tokens, number of accepted drafts) -> probability."""
 
 NOTHING = Fraction(0)
@@ -90,15 +90,15 @@ def chain(p: Row, q: Row, drawn: tuple[int, ...]) -> Iterator[tuple[int | None, 
     yield from multi_round(p, q, drawn, replacement=True)
 
 
-def step_law(p: Rows, q: Rows, widths: Sequence[int], drafts: Drafts, rule: Rule) -> Law:
-    """The law of one step that drafts widths[i] children at level i."""
-    law: Law = {}
+def step_distribution(p: Rows, q: Rows, widths: Sequence[int], drafts: Drafts, rule: Rule) -> Distribution:
+    """The distribution of one step that drafts widths[i] children at level i."""
+    distribution: Distribution = {}
 
     def emit(path: tuple[int, ...], reached: Fraction, row: Row) -> None:
         for token, weight in enumerate(row):
             if reached * weight:
                 key = ((*path, token), len(path))
-                law[key] = law.get(key, NOTHING) + reached * weight
+                distribution[key] = distribution.get(key, NOTHING) + reached * weight
 
     def visit(path: tuple[int, ...], reached: Fraction) -> None:
         if len(path) == len(widths):
@@ -114,15 +114,17 @@ def step_law(p: Rows, q: Rows, widths: Sequence[int], drafts: Drafts, rule: Rule
                     visit((*path, token), reached * mass * accepted)
 
     visit((), Fraction(1))
-    return law
+    return distribution
 
 
-def accepted_at_least(law: Law, levels: int) -> list[Fraction]:
+def accepted_at_least(distribution: Distribution, levels: int) -> list[Fraction]:
     """By level i from 1: the probability that i drafts are accepted; their sum is the expected number."""
-    return [sum((mass for (_, count), mass in law.items() if count >= level), NOTHING) for level in range(1, levels + 1)]
+    return [
+        sum((mass for (_, count), mass in distribution.items() if count >= level), NOTHING) for level in range(1, levels + 1)
+    ]
 
 
-def total_variation(law: Law, p: Rows, length: int) -> Fraction:
+def total_variation(distribution: Distribution, p: Rows, length: int) -> Fraction:
     """Distance of the first `length` tokens, continued by p where a step emits fewer, from p's own."""
     extended: dict[tuple[int, ...], Fraction] = {}
 
@@ -136,7 +138,7 @@ def total_variation(law: Law, p: Rows, length: int) -> Fraction:
 
     own: dict[tuple[int, ...], Fraction] = {}
     go_on((), Fraction(1), own)
-    for (tokens, _), mass in law.items():
+    for (tokens, _), mass in distribution.items():
         go_on(tokens[:length], mass, extended)
     return sum((abs(extended.get(t, NOTHING) - own.get(t, NOTHING)) for t in own.keys() | extended.keys()), NOTHING) / 2
 

@@ -1,4 +1,4 @@
-"""The law: a token's bits are those that plain decoding, token by token, gives it in the same mode."""
+"""The distribution: a token's bits are those that plain decoding, token by token, gives it in the same mode."""
 
 import pytest
 import torch

@@ -159,7 +159,7 @@ def test_a_history_without_a_row_is_named():
         ({"": ["1/0", 1]}, "valid number"),
     ],
 )
-def test_a_row_that_is_no_law_is_refused(rows, message):
+def test_a_row_that_is_no_distribution_is_refused(rows, message):
     with pytest.raises(ValidationError, match=message):
         TableOptions(vocab=2, rows=rows)
 

@@ -12,14 +12,14 @@ from specdec.interfaces.proposals import Budget, Candidates, Distributions, Draf
 from specdec.sampling.rng import DraftRng, seeded
 from specdec.trees.draft_tree import DraftTree, validate
 
-Law = Callable[[tuple[int, ...]], Sequence[float]]
+Distribution = Callable[[tuple[int, ...]], Sequence[float]]
 
 
 @dataclass
 class Growth:
-    """Drives one builder. law: drafted path -> next-token probabilities. asked: the paths of each frontier."""
+    """Drives one builder. distribution: drafted path -> next-token probabilities. asked: the paths of each frontier."""
 
-    law: Law
+    distribution: Distribution
     vocab_size: int
     asked: list[list[tuple[int, ...]]] = field(default_factory=list)
 
@@ -46,7 +46,7 @@ class Growth:
     def _answer(self, frontier: Frontier, kind: str) -> Candidates | Distributions | DraftProbs:
         paths = [tuple(frontier.tree.path(node)) for node in frontier.nodes]
         self.asked.append(paths)
-        rows = torch.tensor([list(self.law(path)) for path in paths], dtype=torch.float64)
+        rows = torch.tensor([list(self.distribution(path)) for path in paths], dtype=torch.float64)
         if kind == "probs":
             return DraftProbs(rows)
         logits = rows.log()
@@ -57,11 +57,11 @@ class Growth:
         return Candidates(tuple(map(tuple, order)), scores)
 
 
-def random_law(vocab_size: int, seed: int, *, zeros: float = 0.0, levels: int = 0) -> Law:
+def random_distribution(vocab_size: int, seed: int, *, zeros: float = 0.0, levels: int = 0) -> Distribution:
     """Pseudo-random rows by path. levels: probabilities are multiples of 1 / levels of each other, so that they tie."""
     rows: dict[tuple[int, ...], Tensor] = {}
 
-    def law(path: tuple[int, ...]) -> Sequence[float]:
+    def distribution(path: tuple[int, ...]) -> Sequence[float]:
         if path not in rows:
             generator = torch.Generator().manual_seed(hash((seed, path)) % 2**31)
             row = torch.rand(vocab_size, generator=generator, dtype=torch.float64)
@@ -72,10 +72,10 @@ def random_law(vocab_size: int, seed: int, *, zeros: float = 0.0, levels: int = 
             rows[path] = row / row.sum()
         return rows[path].tolist()
 
-    return law
+    return distribution
 
 
-def table_law(table: Mapping[tuple[int, ...], Sequence[float]]) -> Law:
+def table_distribution(table: Mapping[tuple[int, ...], Sequence[float]]) -> Distribution:
     return lambda path: table[path]
 
 
@@ -86,9 +86,9 @@ def growth():
 
 @pytest.fixture
 def random_rows():
-    return random_law
+    return random_distribution
 
 
 @pytest.fixture
 def table_rows():
-    return table_law
+    return table_distribution

@@ -32,10 +32,10 @@ def costs(per_token=0.02, level=0.05, fixed=1.0):
 
 
 class Drafting:
-    """A sequence that is decoded with `adaptive`. law: drafted path -> {token: chance}."""
+    """A sequence that is decoded with `adaptive`. distribution: drafted path -> {token: chance}."""
 
-    def __init__(self, law, model, *, rows=1, batch=None, **options):
-        self.law = law
+    def __init__(self, distribution, model, *, rows=1, batch=None, **options):
+        self.distribution = distribution
         self.builder = Adaptive(AdaptiveOptions(**options), model, None)
         self.memory = Memory()
         self.batch = Memory() if batch is None else batch
@@ -53,7 +53,7 @@ class Drafting:
             while True:
                 frontier = steps.send(answer)
                 levels += 1
-                rows = [self.law(tuple(frontier.tree.path(node))) for node in frontier.nodes]
+                rows = [self.distribution(tuple(frontier.tree.path(node))) for node in frontier.nodes]
                 ordered = [sorted(row.items(), key=lambda one: -one[1]) for row in rows]
                 answer = Candidates(
                     tuple(tuple(token for token, _ in row) for row in ordered),
@@ -146,10 +146,10 @@ def test_a_drafter_that_is_never_worth_it_is_looked_at_ever_less_often():
     assert sum(looked[100:]) <= 100 / 15 + 1
 
 
-@pytest.mark.parametrize("laws", [[doubtful] * 4, [sure, doubtful, doubtful, doubtful, doubtful]])
-def test_sequences_of_a_batch_look_together_or_rest_together(laws):
+@pytest.mark.parametrize("distributions", [[doubtful] * 4, [sure, doubtful, doubtful, doubtful, doubtful]])
+def test_sequences_of_a_batch_look_together_or_rest_together(distributions):
     batch = Memory()
-    rows = [Drafting(law, costs(level=0.1), rows=len(laws), batch=batch) for law in laws]
+    rows = [Drafting(distribution, costs(level=0.1), rows=len(distributions), batch=batch) for distribution in distributions]
     looked = []
     for _ in range(200):
         looked.append([row.draft()[1] > 0 for row in rows])
@@ -215,7 +215,7 @@ def test_a_drafter_that_becomes_good_is_found_again():
     for _ in range(60):
         drafting.draft()
         drafting.emit(9)
-    drafting.law = sure
+    drafting.distribution = sure
     drafted = []
     for _ in range(60):
         tree, _ = drafting.draft()

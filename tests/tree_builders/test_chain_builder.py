@@ -13,11 +13,11 @@ def chain(length, draw="deterministic"):
 
 
 def test_a_deterministic_chain_is_the_drafters_best_token_at_every_level(growth, random_rows):
-    law = random_rows(9, 1)
-    tree = growth(law, 9)(chain(4))
+    distribution = random_rows(9, 1)
+    tree = growth(distribution, 9)(chain(4))
     path = []
     for _ in range(4):
-        row = law(tuple(path))
+        row = distribution(tuple(path))
         path.append(row.index(max(row)))
     assert tree.tokens[1:] == tuple(path)
     assert tree.parents == (-1, 0, 1, 2, 3)
@@ -35,32 +35,34 @@ def test_a_chain_stays_within_its_budget(growth, random_rows, draw, nodes, depth
 
 @pytest.mark.parametrize("draw", ["deterministic", "sampled"])
 def test_nothing_follows_a_stop_token_which_is_itself_kept(growth, table_rows, draw):
-    law = table_rows({(): [0, 1, 0], (1,): [0, 0, 1], (1, 2): [1, 0, 0]})
-    tree = growth(law, 3)(chain(5, draw), stop_ids=frozenset({2}), answer="probs" if draw == "sampled" else "distributions")
+    distribution = table_rows({(): [0, 1, 0], (1,): [0, 0, 1], (1, 2): [1, 0, 0]})
+    tree = growth(distribution, 3)(
+        chain(5, draw), stop_ids=frozenset({2}), answer="probs" if draw == "sampled" else "distributions"
+    )
     assert tree.tokens[1:] == (1, 2)
 
 
 def test_a_chain_ends_where_there_is_no_candidate(growth, table_rows):
-    law = table_rows({(): [0, 0, 1], (2,): [0, 0, 0]})
-    assert growth(law, 3)(chain(5), answer="candidates").tokens[1:] == (2,)
-    assert growth(law, 3)(chain(5)).tokens[1:] == (2,)
-    drawn = growth(law, 3)(chain(5, "sampled"), answer="probs")
+    distribution = table_rows({(): [0, 0, 1], (2,): [0, 0, 0]})
+    assert growth(distribution, 3)(chain(5), answer="candidates").tokens[1:] == (2,)
+    assert growth(distribution, 3)(chain(5)).tokens[1:] == (2,)
+    drawn = growth(distribution, 3)(chain(5, "sampled"), answer="probs")
     assert drawn.tokens[1:] == (2,)
     assert drawn.q_row == (0, -1)
 
 
 def test_sampled_tokens_follow_q_and_q_is_kept_bit_by_bit(growth, random_rows):
-    law = random_rows(3, 5, zeros=0.2)
+    distribution = random_rows(3, 5, zeros=0.2)
 
     def run(rng):
-        tree = growth(law, 3)(chain(2, "sampled"), answer="probs", rng=rng.draft)
+        tree = growth(distribution, 3)(chain(2, "sampled"), answer="probs", rng=rng.draft)
         for node in range(tree.num_drafted):
-            assert tree.q_of(node).tolist() == law(tuple(tree.path_tokens(node)))
+            assert tree.q_of(node).tolist() == distribution(tuple(tree.path_tokens(node)))
             assert tree.draw_kind[node] is Draw.IID
         return tree.tokens[1:]
 
     for path, weight in outcomes(run).items():
-        assert weight == pytest.approx(law(())[path[0]] * law(path[:1])[path[1]], abs=1e-15)
+        assert weight == pytest.approx(distribution(())[path[0]] * distribution(path[:1])[path[1]], abs=1e-15)
 
 
 def test_declarations_follow_the_options():

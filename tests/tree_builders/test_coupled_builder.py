@@ -47,11 +47,11 @@ def decoder_on(p, q, *, vocab=VOCAB, widths=(1,), sampling=None) -> Decoder:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_first_child_is_what_the_target_would_draw_from_q(growth, random_rows, seed):
-    law = random_rows(5, seed, zeros=0.3)
-    tree = growth(law, 5)(coupled(widths=[1, 1, 1]), answer="probs", rng=seeded(seed).draft)
+    distribution = random_rows(5, seed, zeros=0.3)
+    tree = growth(distribution, 5)(coupled(widths=[1, 1, 1]), answer="probs", rng=seeded(seed).draft)
     target, path = seeded(seed).target, ()
     for node in range(1, len(tree)):
-        row = torch.tensor(list(law(path)), dtype=torch.float64)
+        row = torch.tensor(list(distribution(path)), dtype=torch.float64)
         ids = row.nonzero()[:, 0]
         assert tree.tokens[node] == target.choose(ids, row[ids], tree.root_position + node)
         path = (*path, tree.tokens[node])
@@ -60,18 +60,20 @@ def test_the_first_child_is_what_the_target_would_draw_from_q(growth, random_row
 
 
 def test_children_are_the_leading_ranks_of_one_race_and_no_more_than_are_possible(growth, table_rows):
-    law = table_rows({(): (0.5, 0.0, 0.5), (0,): (0.2, 0.5, 0.3), (2,): (0.2, 0.5, 0.3)})
+    distribution = table_rows({(): (0.5, 0.0, 0.5), (0,): (0.2, 0.5, 0.3), (2,): (0.2, 0.5, 0.3)})
     for seed in range(30):
-        tree = growth(law, VOCAB)(coupled(paths=[(0,), (1,), (2,), (0, 0), (1, 0)]), answer="probs", rng=seeded(seed).draft)
+        tree = growth(distribution, VOCAB)(
+            coupled(paths=[(0,), (1,), (2,), (0, 0), (1, 0)]), answer="probs", rng=seeded(seed).draft
+        )
         assert {tree.tokens[node] for node in tree.children[0]} == {0, 2}
         below = {tree.tokens[tree.children[node][0]] for node in tree.children[0]}
         assert len(below) == 1, "the same row and the same noise, in both branches"
 
 
 def test_at_temperature_zero_the_children_are_the_likeliest(growth, random_rows):
-    law = random_rows(5, 3)
-    tree = growth(law, 5)(coupled(widths=[2]), answer="distributions")
-    assert [tree.tokens[n] for n in tree.children[0]] == sorted(range(5), key=lambda t: -law(())[t])[:2]
+    distribution = random_rows(5, 3)
+    tree = growth(distribution, 5)(coupled(widths=[2]), answer="distributions")
+    assert [tree.tokens[n] for n in tree.children[0]] == sorted(range(5), key=lambda t: -distribution(())[t])[:2]
     greedy = SamplingParams(temperature=0.0)
     proof = prove_step(decoder_on(P, P, sampling=greedy, widths=(1, 1)), (0, 0), depth=2)
     assert proof.holds
@@ -79,10 +81,10 @@ def test_at_temperature_zero_the_children_are_the_likeliest(growth, random_rows)
 
 
 def test_nothing_follows_a_stop_token_and_the_budget_is_kept(growth, random_rows):
-    law = random_rows(4, 5)
-    tree = growth(law, 4)(coupled(widths=[2, 2]), answer="probs", stop_ids=frozenset(range(4)), nodes=3)
+    distribution = random_rows(4, 5)
+    tree = growth(distribution, 4)(coupled(widths=[2, 2]), answer="probs", stop_ids=frozenset(range(4)), nodes=3)
     assert (tree.max_depth, tree.num_drafted) == (1, 2)
-    assert growth(law, 4)(coupled(widths=[3, 1]), answer="probs", nodes=2, depth=1).num_drafted == 2
+    assert growth(distribution, 4)(coupled(widths=[3, 1]), answer="probs", nodes=2, depth=1).num_drafted == 2
 
 
 @pytest.mark.parametrize("widths", [(1, 1, 1), (2, 1), (3,)])
@@ -191,14 +193,14 @@ def test_for_every_table_of_draws_and_every_tree_match_emits_the_table_s_own_pat
 
 
 @pytest.mark.parametrize("number", range(6))
-def test_enumeration_finds_the_law_and_that_every_token_is_the_target_s_draw(number):
+def test_enumeration_finds_the_distribution_and_that_every_token_is_the_target_s_draw(number):
     decoder = tabular_decoder(drawn_case(number), Coupled, CoupledOptions(widths=(2, 1)), Match)
     proof = prove_step(decoder, (0, 0), depth=2)
     assert proof.holds
     assert proof.expected_accepted != proof.expected_accepted, "drafts drawn apart say nothing of how often the two agree"
 
 
-def test_two_steps_of_the_loop_have_the_law_and_are_pathwise():
+def test_two_steps_of_the_loop_have_the_distribution_and_are_pathwise():
     decoder = tabular_decoder(drawn_case(1, vocab=2), Coupled, CoupledOptions(widths=(2,)), Match)
     assert prove_run(decoder, (0,), max_new_tokens=4).holds
 
@@ -246,7 +248,7 @@ def test_a_builder_that_does_not_declare_it_cannot_see_the_noise():
 
 
 @pytest.mark.slow
-def test_sharing_noise_with_a_rule_that_divides_by_q_would_bend_the_law():
+def test_sharing_noise_with_a_rule_that_divides_by_q_would_bend_the_distribution():
     """Why it is refused. The known distance is 0.033 here; 5,000 seeds see 0.03 in one cell at five standard errors."""
     p, q = (torch.tensor(row, dtype=torch.float64) for row in ((0.1, 0.2, 0.3, 0.4), (0.4, 0.3, 0.2, 0.1)))
     counts = [0] * 4
@@ -265,7 +267,7 @@ def test_sharing_noise_with_a_rule_that_divides_by_q_would_bend_the_law():
     assert z > 4
 
 
-def test_replayed_coupled_draws_have_the_law_of_draws_without_replacement():
-    law = outcomes(lambda rng: tuple(rng.draft.couple(torch.tensor(P, dtype=torch.float64), 2, 5)))
-    assert law[0, 1] == pytest.approx(0.5 * 0.3 / 0.5)
-    assert sum(law.values()) == pytest.approx(1.0)
+def test_replayed_coupled_draws_have_the_distribution_of_draws_without_replacement():
+    distribution = outcomes(lambda rng: tuple(rng.draft.couple(torch.tensor(P, dtype=torch.float64), 2, 5)))
+    assert distribution[0, 1] == pytest.approx(0.5 * 0.3 / 0.5)
+    assert sum(distribution.values()) == pytest.approx(1.0)

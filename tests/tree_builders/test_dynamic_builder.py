@@ -23,7 +23,7 @@ def drafted(tree):
     return {tuple(tree.path_tokens(node)) for node in range(1, len(tree))}
 
 
-def eagle2(law, vocab_size, *, width, depth, nodes, stop_ids=frozenset()):
+def eagle2(distribution, vocab_size, *, width, depth, nodes, stop_ids=frozenset()):
     """The procedure as published: fill the whole pool by beam search, cut it once."""
     import math
 
@@ -31,7 +31,7 @@ def eagle2(law, vocab_size, *, width, depth, nodes, stop_ids=frozenset()):
     for _ in range(depth):
         level = []
         for path, score in beam:
-            row = law(path)
+            row = distribution(path)
             order = sorted((t for t in range(vocab_size) if row[t] > 0), key=lambda t: (-row[t], t))[:width]
             level += [((*path, token), score + math.log(row[token])) for token in order]
         pool += level
@@ -59,29 +59,29 @@ def test_the_known_trees_and_their_values_come_out(growth, width, nodes):
 
 @pytest.mark.parametrize("seed", range(30))
 def test_cutting_early_gives_the_published_tree(growth, random_rows, seed):
-    law = random_rows(8, seed, zeros=0.1 * (seed % 4))
+    distribution = random_rows(8, seed, zeros=0.1 * (seed % 4))
     options = {"width": 1 + seed % 5, "depth": 1 + seed % 4, "nodes": 1 + 3 * seed % 17}
     stop_ids = frozenset({seed % 8}) if seed % 2 else frozenset()
-    tree = growth(law, 8)(dynamic(**options), stop_ids=stop_ids)
-    assert drafted(tree) == eagle2(law, 8, **options, stop_ids=stop_ids)
+    tree = growth(distribution, 8)(dynamic(**options), stop_ids=stop_ids)
+    assert drafted(tree) == eagle2(distribution, 8, **options, stop_ids=stop_ids)
 
 
 @pytest.mark.parametrize("answer", ["distributions", "candidates"])
 def test_a_certain_child_that_ties_with_its_parent_never_displaces_it(growth, table_rows, answer):
     certain = [0.0, 1.0]
-    law = table_rows({(1,) * length: certain for length in range(6)})
+    distribution = table_rows({(1,) * length: certain for length in range(6)})
     for nodes in range(1, 5):
-        tree = growth(law, 2)(dynamic(width=2, depth=5, nodes=nodes), answer=answer)
+        tree = growth(distribution, 2)(dynamic(width=2, depth=5, nodes=nodes), answer=answer)
         assert drafted(tree) == {(1,) * length for length in range(1, nodes + 1)}
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_with_many_ties_what_is_kept_is_connected_and_earlier_nodes_win(growth, random_rows, seed):
-    law = random_rows(5, seed, levels=2)
+    distribution = random_rows(5, seed, levels=2)
     options = {"width": 3, "depth": 4, "nodes": 6}
-    tree = growth(law, 5)(dynamic(**options))
+    tree = growth(distribution, 5)(dynamic(**options))
     assert drafted(tree) == {path for path in drafted(tree) if path[:-1] in drafted(tree) | {()}}
-    assert tree.num_drafted == len(eagle2(law, 5, **options))
+    assert tree.num_drafted == len(eagle2(distribution, 5, **options))
 
 
 def test_the_drafter_is_asked_only_for_nodes_that_may_still_be_kept(growth, table_rows):
@@ -93,9 +93,9 @@ def test_the_drafter_is_asked_only_for_nodes_that_may_still_be_kept(growth, tabl
 
 @pytest.mark.parametrize(("nodes", "depth"), [(0, 5), (5, 0), (3, 5), (50, 2), (1, 1)])
 def test_the_budget_limits_nodes_and_levels(growth, random_rows, nodes, depth):
-    law = random_rows(6, 8)
-    tree = growth(law, 6)(dynamic(width=4, depth=5, nodes=12), nodes=nodes, depth=depth)
-    assert drafted(tree) == eagle2(law, 6, width=4, depth=min(5, depth), nodes=min(12, nodes))
+    distribution = random_rows(6, 8)
+    tree = growth(distribution, 6)(dynamic(width=4, depth=5, nodes=12), nodes=nodes, depth=depth)
+    assert drafted(tree) == eagle2(distribution, 6, width=4, depth=min(5, depth), nodes=min(12, nodes))
 
 
 def test_nodes_are_in_pool_order_and_stamped_deterministic(growth, random_rows):

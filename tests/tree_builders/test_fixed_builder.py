@@ -17,13 +17,13 @@ def fixed(**options):
     return Fixed.build(FixedOptions(**options), TOOLS)
 
 
-def naive_tree(law, paths, vocab_size):
+def naive_tree(distribution, paths, vocab_size):
     """Each path of ranks, spelt out token by token."""
 
     def spelt(path):
         tokens = []
         for rank in path:
-            row = law(tuple(tokens))
+            row = distribution(tuple(tokens))
             order = sorted((token for token in range(vocab_size) if row[token] > 0), key=lambda token: (-row[token], token))
             if rank >= len(order):
                 return None
@@ -41,9 +41,9 @@ def drafted(tree):
 @pytest.mark.parametrize("answer", ["distributions", "candidates"])
 def test_the_tree_is_the_shape_spelt_out_in_the_drafters_ranks(growth, random_rows, name, answer):
     builder = fixed(file=name)
-    law = random_rows(12, 3)
-    tree = growth(law, 12)(builder, answer=answer)
-    assert drafted(tree) == naive_tree(law, builder._shape.paths, 12)
+    distribution = random_rows(12, 3)
+    tree = growth(distribution, 12)(builder, answer=answer)
+    assert drafted(tree) == naive_tree(distribution, builder._shape.paths, 12)
     assert tree.num_drafted == builder._shape.num_nodes
     assert set(tree.draw_kind.values()) == {Draw.DETERMINISTIC}
 
@@ -52,31 +52,31 @@ def test_the_tree_is_the_shape_spelt_out_in_the_drafters_ranks(growth, random_ro
 def test_impossible_tokens_and_missing_candidates_leave_their_subtrees_out(growth, random_rows, zeros):
     builder = fixed(file="eagle-25")
     for seed in range(10):
-        law = random_rows(4, seed, zeros=zeros)
-        assert drafted(growth(law, 4)(builder)) == naive_tree(law, builder._shape.paths, 4)
+        distribution = random_rows(4, seed, zeros=zeros)
+        assert drafted(growth(distribution, 4)(builder)) == naive_tree(distribution, builder._shape.paths, 4)
 
 
 def test_equal_logits_go_to_the_lower_token(growth, random_rows):
     builder = fixed(file="eagle-25")
     for seed in range(10):
-        law = random_rows(10, seed, levels=2)
-        assert drafted(growth(law, 10)(builder)) == naive_tree(law, builder._shape.paths, 10)
+        distribution = random_rows(10, seed, levels=2)
+        assert drafted(growth(distribution, 10)(builder)) == naive_tree(distribution, builder._shape.paths, 10)
 
 
 @pytest.mark.parametrize(("nodes", "depth"), [(0, 5), (5, 0), (7, 5), (100, 2), (3, 1)])
 def test_a_small_budget_keeps_the_first_paths(growth, random_rows, nodes, depth):
     builder = fixed(file="medusa-63")
-    law = random_rows(12, 4)
-    grow = growth(law, 12)
+    distribution = random_rows(12, 4)
+    grow = growth(distribution, 12)
     tree = grow(builder, nodes=nodes, depth=depth)
-    assert drafted(tree) == naive_tree(law, builder._shape.cut(nodes=nodes, depth=depth).paths, 12)
+    assert drafted(tree) == naive_tree(distribution, builder._shape.cut(nodes=nodes, depth=depth).paths, 12)
     assert len(grow.asked) == tree.max_depth
 
 
 def test_nothing_is_drafted_below_a_stop_token(growth, random_rows):
-    law = random_rows(6, 5)
-    tree = growth(law, 6)(fixed(widths=[3, 2, 2]), stop_ids=frozenset({0, 1, 2}))
-    full = naive_tree(law, fixed(widths=[3, 2, 2])._shape.paths, 6)
+    distribution = random_rows(6, 5)
+    tree = growth(distribution, 6)(fixed(widths=[3, 2, 2]), stop_ids=frozenset({0, 1, 2}))
+    full = naive_tree(distribution, fixed(widths=[3, 2, 2])._shape.paths, 6)
     assert drafted(tree) == {path for path in full if not {0, 1, 2} & set(path[:-1])}
 
 

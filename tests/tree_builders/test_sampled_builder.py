@@ -29,7 +29,7 @@ def signature(tree):
 
 
 def ordered_draw_probability(row, tokens, *, replacement):
-    """The law of draws in order, written down from its definition."""
+    """The distribution of draws in order, written down from its definition."""
     left, probability = list(row), 1.0
     for token in tokens:
         probability *= left[token] / sum(left)
@@ -41,39 +41,41 @@ def ordered_draw_probability(row, tokens, *, replacement):
 @pytest.mark.parametrize("replacement", [False, True])
 @pytest.mark.parametrize("zeros", [0.0, 0.4])
 def test_siblings_given_all_draws_above_follow_their_parents_q(growth, random_rows, replacement, zeros):
-    law = random_rows(3, 11, zeros=zeros)
+    distribution = random_rows(3, 11, zeros=zeros)
     builder = sampled(widths=[2, 2], replacement=replacement)
 
     def run(rng):
-        return signature(growth(law, 3)(builder, answer="probs", rng=rng.draft))
+        return signature(growth(distribution, 3)(builder, answer="probs", rng=rng.draft))
 
     for tree, weight in outcomes(run).items():
         expected = 1.0
         for path, tokens in tree:
-            expected *= ordered_draw_probability(law(path), tokens, replacement=replacement)
+            expected *= ordered_draw_probability(distribution(path), tokens, replacement=replacement)
         assert weight == pytest.approx(expected, abs=1e-14)
 
 
 @pytest.mark.parametrize("replacement", [False, True])
 def test_q_rows_are_kept_bit_by_bit_and_stamped(growth, random_rows, replacement):
-    law = random_rows(6, 12)
+    distribution = random_rows(6, 12)
     for seed in range(20):
-        tree = growth(law, 6)(sampled(file="binary-3", replacement=replacement), answer="probs", rng=seeded(seed).draft)
+        tree = growth(distribution, 6)(
+            sampled(file="binary-3", replacement=replacement), answer="probs", rng=seeded(seed).draft
+        )
         assert tree.q.dtype == torch.float64
         for node in range(len(tree)):
             drawn = node in tree.draw_order
             assert drawn == (tree.q_row[node] >= 0)
             if drawn:
-                assert tree.q_of(node).tolist() == law(tuple(tree.path_tokens(node)))
+                assert tree.q_of(node).tolist() == distribution(tuple(tree.path_tokens(node)))
                 assert tree.draw_kind[node] is (Draw.IID if replacement else Draw.WITHOUT_REPLACEMENT)
 
 
 def test_the_r_th_draw_takes_the_subtree_of_rank_r_and_a_repeat_keeps_the_first_ones(growth, random_rows):
-    law = random_rows(2, 13)
+    distribution = random_rows(2, 13)
     builder = sampled(paths=[[0], [1], [2], [0, 0], [1, 0], [1, 1], [2, 0]], replacement=True)
     wanted = {0: 1, 1: 2, 2: 1}
     for seed in range(40):
-        tree = growth(law, 2)(builder, answer="probs", rng=seeded(seed).draft)
+        tree = growth(distribution, 2)(builder, answer="probs", rng=seeded(seed).draft)
         top = tree.draw_order[0]
         assert len(top) == 3
         assert len(set(top)) == len(tree.children[0]) <= 2
@@ -82,8 +84,8 @@ def test_the_r_th_draw_takes_the_subtree_of_rank_r_and_a_repeat_keeps_the_first_
 
 
 def test_without_replacement_the_support_may_be_exhausted(growth, table_rows):
-    law = table_rows({(): [0.5, 0.5, 0.0, 0.0], (0,): [0, 0, 0, 1.0], (1,): [0, 0, 1.0, 0]})
-    tree = growth(law, 4)(sampled(widths=[3, 2]), answer="probs")
+    distribution = table_rows({(): [0.5, 0.5, 0.0, 0.0], (0,): [0, 0, 0, 1.0], (1,): [0, 0, 1.0, 0]})
+    tree = growth(distribution, 4)(sampled(widths=[3, 2]), answer="probs")
     assert {tuple(tree.path_tokens(n)) for n in range(1, len(tree))} == {(0,), (1,), (0, 3), (1, 2)}
 
 
@@ -115,17 +117,17 @@ def test_the_number_of_draws_depends_on_position_and_budget_alone(growth, random
 
 
 def test_nothing_is_drawn_below_a_stop_token_which_is_itself_kept(growth, random_rows):
-    law = random_rows(3, 14)
+    distribution = random_rows(3, 14)
 
     def run(rng):
-        tree = growth(law, 3)(sampled(widths=[2, 1]), answer="probs", rng=rng.draft, stop_ids=frozenset({1}))
+        tree = growth(distribution, 3)(sampled(widths=[2, 1]), answer="probs", rng=rng.draft, stop_ids=frozenset({1}))
         assert all(1 not in tree.path_tokens(node)[:-1] for node in range(len(tree)))
         return signature(tree)[0]
 
-    law_of_first = outcomes(run)
+    distribution_of_first = outcomes(run)
     for first, second in itertools.permutations(range(3), 2):
-        expected = ordered_draw_probability(law(()), (first, second), replacement=False)
-        assert law_of_first[(), (first, second)] == pytest.approx(expected, abs=1e-14)
+        expected = ordered_draw_probability(distribution(()), (first, second), replacement=False)
+        assert distribution_of_first[(), (first, second)] == pytest.approx(expected, abs=1e-14)
 
 
 def test_declarations_follow_the_options():

@@ -41,7 +41,7 @@ class Rows:
 
 
 class Scripted(TargetRng):
-    """RequestRng from a list of numbers in [0, 1); `choose` inverts the cumulative law."""
+    """RequestRng from a list of numbers in [0, 1); `choose` inverts the cumulative distribution."""
 
     def __init__(self, numbers):
         self.numbers = iter(numbers)
@@ -244,9 +244,11 @@ def test_a_draft_that_its_own_q_rules_out_is_a_numerics_error(rule, bad):
 @pytest.mark.parametrize("rule", RULES)
 def test_without_a_draft_every_rule_draws_from_the_target(rule):
     tree = root_only(0, ROOT_POSITION)
-    law = outcomes(lambda rng: rule().verify(tree, Rows([[0.1, 0.2, 0.3, 0.4]]).target_probs(tree), rng.target))
-    assert {verdict.next_token: mass for verdict, mass in law.items()} == pytest.approx({0: 0.1, 1: 0.2, 2: 0.3, 3: 0.4})
-    assert all(verdict.all_accepted and not verdict.path for verdict in law)
+    distribution = outcomes(lambda rng: rule().verify(tree, Rows([[0.1, 0.2, 0.3, 0.4]]).target_probs(tree), rng.target))
+    assert {verdict.next_token: mass for verdict, mass in distribution.items()} == pytest.approx(
+        {0: 0.1, 1: 0.2, 2: 0.3, 3: 0.4}
+    )
+    assert all(verdict.all_accepted and not verdict.path for verdict in distribution)
 
 
 class Unlucky(TargetRng):
@@ -275,8 +277,8 @@ def test_an_empty_residual_falls_back_to_the_target_and_is_counted(rule):
 def test_scouts_are_never_verified():
     tree = replace(tree_of(Draw.DETERMINISTIC, (1, 2)), scouts=frozenset({1}))
     for rule in (Match, PointMass):
-        law = outcomes(lambda rng, rule=rule: rule().verify(tree, Rows([EVEN] * 3).target_probs(tree), rng.target))
-        assert all(1 not in verdict.path for verdict in law)
+        distribution = outcomes(lambda rng, rule=rule: rule().verify(tree, Rows([EVEN] * 3).target_probs(tree), rng.target))
+        assert all(1 not in verdict.path for verdict in distribution)
 
 
 def test_match_follows_the_noise_of_plain_decoding_for_every_tree():

@@ -161,7 +161,7 @@ def _judged(resolved: ResolvedSpec, decoder: Decoder, compared: Compared, second
     ]
     lines += [("differs", difference.words()) for difference in compared.differences[:5]]
     if type(decoder.verifier).name != "match":
-        lines.append(("not compared", "ids above temperature 0: this verifier makes other draws of the same law"))
+        lines.append(("not compared", "ids above temperature 0: this verifier makes other draws of the same distribution"))
     if not claims:
         outcome, words = Outcome.MEASURED, f"lossy (L0), as it declares: {len(compared.differences)} answers differ"
     elif compared.differences:

@@ -134,8 +134,8 @@ class WatchedTarget(TargetRng):
         self._ledger.ask(("skip", position), lambda: None if inner is None else inner.skip(position))
 
 
-def law_of(run: Callable[[RequestRng], R], *, deadline: float | None = None) -> dict[R, float]:
-    """The exact law of `run`, which must be a function of its random draws.
+def distribution_of(run: Callable[[RequestRng], R], *, deadline: float | None = None) -> dict[R, float]:
+    """The exact distribution of `run`, which must be a function of its random draws.
 
     deadline: on the clock of `time.monotonic`. Raises NotAFunctionOfItsDraws (each leaf is held against the one before it,
     and the first is run again), OutOfTime, and whatever `run` raises.

@@ -1,4 +1,4 @@
-"""The exact proof: the law of what was emitted, against the law that the target would have emitted by itself."""
+"""The exact proof: the distribution of what was emitted, against the target's own."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from specdec.errors import SpecdecError
 TOLERANCE = 1e-12
 """Total variation that float64 rounding may leave."""
 
-NextLaw = Callable[[tuple[int, ...]], Sequence[float]]
+NextDistribution = Callable[[tuple[int, ...]], Sequence[float]]
 """Emitted tokens -> probability of each next token, under the target alone."""
 
 
@@ -23,10 +23,10 @@ class Emission:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A prefix after which the next token's law is not the target's: the node of that path in the draft tree is the guilty one.
+    """A prefix after which the next token's distribution is not the target's: the failing case, a path in the draft tree.
 
-    reached: probability of getting there. got, wanted: [vocab] the law of the next token there, and the target's. tv: their
-    distance; times `reached` it is what the prefix adds to the whole.
+    reached: probability of getting there. got, wanted: [vocab] the distribution of the next token there, and the target's.
+    tv: their distance; times `reached` it is what the prefix adds to the whole.
     """
 
     prefix: tuple[int, ...]
@@ -46,7 +46,7 @@ class Violation:
         node = f", at the node of that path (depth {len(self.prefix)})" if self.prefix else ""
         return (
             f"{where}{node}, reached with probability {self.reached:.4g}, the next token is {token} with probability "
-            f"{self.got[token]:.6g}; the target's law gives {self.wanted[token]:.6g}"
+            f"{self.got[token]:.6g}; the target's distribution gives {self.wanted[token]:.6g}"
         )
 
 
@@ -54,15 +54,13 @@ class Violation:
 class ExactProof:
     """What enumeration found.
 
-    tv: total variation between the law of the first `num_tokens` tokens and the target's; shorter outcomes are continued
-    exactly by the target.
-    expected_accepted: accepted draft tokens of a step, expected over the first step; the next token is not counted.
-    accepted_at_least[i]: probability of more than i accepted tokens in the first step.
-    worst_prefix: emitted tokens after which the next token's law is farthest from the target's, weighted by the probability
-    of getting there; worst_prefix_tv: that conditional distance.
-    violations: all prefixes after which the law is wrong, the worst first.
-    best_first_accepted: the most that any lossless verifier could make of accepted_at_least[0] with these drafts; NaN if not
-    asked for.
+    tv: total variation between the distribution of the first `num_tokens` tokens and the target's; shorter outcomes are
+    continued exactly by the target. expected_accepted: accepted draft tokens of a step, expected over the first step; the
+    next token is not counted. accepted_at_least[i]: probability of more than i accepted tokens in the first step.
+    worst_prefix: emitted tokens after which the next token's distribution is farthest from the target's, weighted by the
+    probability of getting there; worst_prefix_tv: that conditional distance. violations: all prefixes after which the
+    distribution is wrong, the worst first. best_first_accepted: the most that any lossless verifier could make of
+    accepted_at_least[0] with these drafts; NaN if not asked for.
     """
 
     tv: float
@@ -77,31 +75,33 @@ class ExactProof:
 
     @property
     def holds(self) -> bool:
-        """Whether the two laws agree up to rounding."""
+        """Whether the two distributions agree up to rounding."""
         return self.tv <= TOLERANCE
 
 
-def prove(law: Mapping[Emission, float], next_law: NextLaw, *, num_tokens: int | None = None) -> ExactProof:
-    """The exact distance between `law` and the target's own.
+def prove(
+    distribution: Mapping[Emission, float], next_distribution: NextDistribution, *, num_tokens: int | None = None
+) -> ExactProof:
+    """The exact distance between `distribution` and the target's own.
 
-    num_tokens: length at which the laws are compared; None: the longest outcome.
+    num_tokens: length at which the distributions are compared; None: the longest outcome.
     Raises SpecdecError for an outcome with a token that the target does not have.
     *Source: theorem 0: lossless iff given that position i+1 is reached, with prefix x, its token follows p(.|x).*
     """
-    vocab_size = len(next_law(()))
-    strangers = [token for outcome in law for token in outcome.tokens if token not in range(vocab_size)]
+    vocab_size = len(next_distribution(()))
+    strangers = [token for outcome in distribution for token in outcome.tokens if token not in range(vocab_size)]
     if strangers:
         raise SpecdecError(f"token {strangers[0]!r} was emitted; the target has {vocab_size} tokens")
-    length = max(len(outcome.tokens) for outcome in law) if num_tokens is None else num_tokens
-    reached = _reached(law, length)
-    differences = sorted(_differences(reached, next_law), key=lambda v: (-v.reached * v.tv, v.prefix))
+    length = max(len(outcome.tokens) for outcome in distribution) if num_tokens is None else num_tokens
+    reached = _reached(distribution, length)
+    differences = sorted(_differences(reached, next_distribution), key=lambda v: (-v.reached * v.tv, v.prefix))
     wrong = [v for v in differences if v.reached * v.tv > TOLERANCE]
-    tv = _total_variation(reached, next_law, length)
-    counts = _first_step_counts(law)
+    tv = _total_variation(reached, next_distribution, length)
+    counts = _first_step_counts(distribution)
     return ExactProof(
         tv=tv,
         num_tokens=length,
-        num_outcomes=len(law),
+        num_outcomes=len(distribution),
         expected_accepted=fsum(counts),
         accepted_at_least=counts,
         worst_prefix=differences[0].prefix if differences else (),
@@ -110,28 +110,28 @@ def prove(law: Mapping[Emission, float], next_law: NextLaw, *, num_tokens: int |
     )
 
 
-def _reached(law: Mapping[Emission, float], length: int) -> dict[tuple[int, ...], float]:
+def _reached(distribution: Mapping[Emission, float], length: int) -> dict[tuple[int, ...], float]:
     """By prefix of at most `length` tokens, the probability that a run emits it (and perhaps more)."""
     masses: dict[tuple[int, ...], list[float]] = {}
-    for outcome, mass in law.items():
+    for outcome, mass in distribution.items():
         tokens = outcome.tokens[:length]
         for end in range(len(tokens) + 1):
             masses.setdefault(tokens[:end], []).append(mass)
     return {prefix: fsum(parts) for prefix, parts in masses.items()}
 
 
-def _total_variation(reached: Mapping[tuple[int, ...], float], next_law: NextLaw, length: int) -> float:
+def _total_variation(reached: Mapping[tuple[int, ...], float], next_distribution: NextDistribution, length: int) -> float:
     differences: list[float] = []
 
     def descend(prefix: tuple[int, ...], extended: float, target: float) -> None:
         """`extended`: probability of `prefix` when runs that ended before are continued by the target.
 
-        Below a prefix that no run exceeds both laws are the target's, so that their distance stays what it is.
+        Below a prefix that no run exceeds both distributions are the target's, so that their distance stays what it is.
         """
         if len(prefix) == length:
             differences.append(abs(extended - target))
             return
-        probs = next_law(prefix)
+        probs = next_distribution(prefix)
         going_on = fsum(reached.get((*prefix, token), 0.0) for token in range(len(probs)))
         if not going_on:
             differences.append(abs(extended - target))
@@ -146,16 +146,16 @@ def _total_variation(reached: Mapping[tuple[int, ...], float], next_law: NextLaw
     return fsum(differences) / 2
 
 
-def _differences(reached: Mapping[tuple[int, ...], float], next_law: NextLaw) -> Iterator[Violation]:
-    """Each prefix that some run exceeds, with the law of what comes next."""
+def _differences(reached: Mapping[tuple[int, ...], float], next_distribution: NextDistribution) -> Iterator[Violation]:
+    """Each prefix that some run exceeds, with the distribution of what comes next."""
     for prefix in sorted({longer[:-1] for longer in reached if longer}):
-        wanted = tuple(next_law(prefix))
+        wanted = tuple(next_distribution(prefix))
         masses = [reached.get((*prefix, token), 0.0) for token in range(len(wanted))]
         total = fsum(masses)
         if total > 0:
             yield Violation(prefix, total, tuple(mass / total for mass in masses), wanted)
 
 
-def _first_step_counts(law: Mapping[Emission, float]) -> tuple[float, ...]:
-    deepest = max(outcome.accepted[0] for outcome in law)
-    return tuple(fsum(mass for o, mass in law.items() if o.accepted[0] > level) for level in range(deepest))
+def _first_step_counts(distribution: Mapping[Emission, float]) -> tuple[float, ...]:
+    deepest = max(outcome.accepted[0] for outcome in distribution)
+    return tuple(fsum(mass for o, mass in distribution.items() if o.accepted[0] > level) for level in range(deepest))

@@ -1,4 +1,4 @@
-"""The law of a decoder on a tabular target, by running its own code once per outcome of its random draws."""
+"""The distribution of a decoder on a tabular target, by running its own code once per outcome of its random draws."""
 
 import itertools
 import math
@@ -19,8 +19,8 @@ from specdec.interfaces.parts import Target
 from specdec.interfaces.proposals import DraftStart
 from specdec.interfaces.results import HiddenStates, Verdict
 from specdec.losslessness.exact.acceptance_bound import MOST_TOKENS, best_acceptance
-from specdec.losslessness.exact.checked_rng import Probe, law_of
-from specdec.losslessness.exact.distance import Emission, ExactProof, NextLaw, prove
+from specdec.losslessness.exact.checked_rng import Probe, distribution_of
+from specdec.losslessness.exact.distance import Emission, ExactProof, NextDistribution, prove
 from specdec.losslessness.exact.guards import blamed, check_verdict
 from specdec.losslessness.exact.shared_noise import Witness, check_run, check_step, shares_noise
 from specdec.sampling.logits_warper import LogitsWarper
@@ -40,10 +40,10 @@ def prove_step(decoder: Decoder, prefix: Sequence[int], *, depth: int | None, de
 
     deadline: on the clock of `time.monotonic`. Raises OutOfTime, NotAFunctionOfItsDraws, and PluginError for a part that fails.
     """
-    drafts = draft_law(decoder, prefix, depth=depth, deadline=deadline)
-    next_law = target_law(decoder.target, decoder.sampling, prefix)
-    proof = prove(_law_given(decoder, prefix, drafts, deadline), next_law)
-    best = _best_first_accepted(drafts, next_law(()))
+    drafts = draft_distribution(decoder, prefix, depth=depth, deadline=deadline)
+    next_distribution = target_distribution(decoder.target, decoder.sampling, prefix)
+    proof = prove(_law_given(decoder, prefix, drafts, deadline), next_distribution)
+    best = _best_first_accepted(drafts, next_distribution(()))
     if shares_noise(decoder) and decoder.sampling.temperature:
         return replace(proof, expected_accepted=math.nan, accepted_at_least=(), best_first_accepted=best)
     return replace(proof, best_first_accepted=best)
@@ -70,38 +70,38 @@ def prove_run(
     deadline: float | None = None,
 ) -> ExactProof:
     """Prefill and `steps` consecutive steps of `Decoder.step`, states and all."""
-    law = run_law(decoder, prompt, steps=steps, max_new_tokens=max_new_tokens, deadline=deadline)
-    return prove(law, target_law(decoder.target, decoder.sampling, prompt), num_tokens=num_tokens)
+    distribution = run_distribution(decoder, prompt, steps=steps, max_new_tokens=max_new_tokens, deadline=deadline)
+    return prove(distribution, target_distribution(decoder.target, decoder.sampling, prompt), num_tokens=num_tokens)
 
 
-def target_law(target: Target, sampling: SamplingParams, prompt: Sequence[int]) -> NextLaw:
-    """The target's warped law after `prompt` and the emitted tokens, from prefills alone: no tree, no cache."""
+def target_distribution(target: Target, sampling: SamplingParams, prompt: Sequence[int]) -> NextDistribution:
+    """The target's warped distribution after `prompt` and the emitted tokens, from prefills alone: no tree, no cache."""
     vocab_size, stop_ids = target.facts.vocab_size, target.facts.stop_ids
     warper = LogitsWarper(sampling, prompt_length=len(prompt), stop_ids=stop_ids)
 
     @cache
-    def next_law(emitted: tuple[int, ...]) -> tuple[float, ...]:
+    def next_distribution(emitted: tuple[int, ...]) -> tuple[float, ...]:
         if any(token in stop_ids for token in emitted):
             return tuple(float(token == emitted[-1]) for token in range(vocab_size))
         tokens = [*prompt, *emitted]
         logits: Tensor = target.prefill([tokens], Features()).scored[0].logits[0]
         return tuple(warper.row(logits, tokens).dense(vocab_size).tolist())
 
-    return next_law
+    return next_distribution
 
 
-def run_law(
+def run_distribution(
     decoder: Decoder, prompt: Sequence[int], *, steps: int, max_new_tokens: int, deadline: float | None = None
 ) -> dict[Emission, float]:
-    """The law of what `steps` calls of `Decoder.step` emit after the prefill, at most `max_new_tokens` tokens.
+    """The distribution of what `steps` calls of `Decoder.step` emit after the prefill, at most `max_new_tokens` tokens.
 
     A run that has ended early keeps its end. Emission.accepted has an entry per step, 0 for steps that did not happen.
     """
-    return law_of(_running(decoder, prompt, steps, max_new_tokens), deadline=deadline)
+    return distribution_of(_running(decoder, prompt, steps, max_new_tokens), deadline=deadline)
 
 
 def run_leaves(decoder: Decoder, prompt: Sequence[int], *, steps: int, max_new_tokens: int, probes: int = PROBES) -> float:
-    """About how many outcomes of the random draws `run_law` goes through."""
+    """About how many outcomes of the random draws `run_distribution` goes through."""
     run = _running(decoder, prompt, steps, max_new_tokens)
     walks = [Probe(number) for number in range(probes)]
     for walk in walks:
@@ -147,35 +147,35 @@ class Draft:
         return hash(self.key)
 
 
-def step_law(
+def step_distribution(
     decoder: Decoder, prefix: Sequence[int], *, depth: int | None, deadline: float | None = None
 ) -> dict[Emission, float]:
-    """The law of one step of a decoder whose parts keep no state between steps.
+    """The distribution of one step of a decoder whose parts keep no state between steps.
 
-    The draft's random draws and the verifier's are independent streams, so that the draft's law is enumerated first, then the
-    verifier's given each distinct draft: far fewer leaves than through `Decoder.step`, the same law.
+    The draft's random draws and the verifier's are independent streams, so that the draft's distribution is enumerated first,
+    then the verifier's given each distinct draft: far fewer leaves than through `Decoder.step`, the same distribution.
     """
-    return _law_given(decoder, prefix, draft_law(decoder, prefix, depth=depth, deadline=deadline), deadline)
+    return _law_given(decoder, prefix, draft_distribution(decoder, prefix, depth=depth, deadline=deadline), deadline)
 
 
-def draft_law(
+def draft_distribution(
     decoder: Decoder, prefix: Sequence[int], *, depth: int | None, deadline: float | None = None
 ) -> dict[Draft, float]:
-    """The law of the first draft after `prefix`, drafting at most `depth` levels."""
-    return law_of(lambda rng: _draft(decoder, prefix, depth, rng), deadline=deadline)
+    """The distribution of the first draft after `prefix`, drafting at most `depth` levels."""
+    return distribution_of(lambda rng: _draft(decoder, prefix, depth, rng), deadline=deadline)
 
 
 def _law_given(
     decoder: Decoder, prefix: Sequence[int], drafts: Mapping[Draft, float], deadline: float | None
 ) -> dict[Emission, float]:
-    law: dict[Emission, float] = {}
+    distribution: dict[Emission, float] = {}
     for draft, draft_mass in drafts.items():
-        verdicts = law_of(_verification(decoder, prefix, draft.tree), deadline=deadline)
+        verdicts = distribution_of(_verification(decoder, prefix, draft.tree), deadline=deadline)
         for verdict, mass in verdicts.items():
             tokens = tuple(draft.tree.tokens[node] for node in verdict.path)
             outcome = Emission((*tokens, verdict.next_token), (len(verdict.path),))
-            law[outcome] = law.get(outcome, 0.0) + draft_mass * mass
-    return law
+            distribution[outcome] = distribution.get(outcome, 0.0) + draft_mass * mass
+    return distribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ class Size:
 
 
 def step_size(decoder: Decoder, prefix: Sequence[int], *, depth: int | None, probes: int = PROBES) -> Size:
-    """The size of `step_law`, from a few walks through it."""
+    """The size of `step_distribution`, from a few walks through it."""
     drafts, leaves, trees = list[float](), list[float](), list[DraftTree]()
     for number in range(probes):
         walk = Probe(number)

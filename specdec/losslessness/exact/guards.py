@@ -32,8 +32,8 @@ def blamed(part: str) -> Iterator[None]:
 def check_verdict(verdict: Any, tree: DraftTree, *, vocab_size: int, verifier: str) -> Verdict:
     """The verdict, if it is one for this tree. Raises PluginError with the rule that it breaks.
 
-    Whether `all_accepted` is true is left to the decode loop, which runs later: a wrong law is the worse fault, and is found
-    first.
+    Whether `all_accepted` is true is left to the decode loop, which runs later: a wrong distribution is the worse fault, and
+    is found first.
     """
     broken = _broken_rule(verdict, tree, vocab_size)
     if broken is not None:

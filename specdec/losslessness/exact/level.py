@@ -57,10 +57,10 @@ def _verdict(proof: StrategyProof, *, claims: bool) -> str:
     if not claims:
         return "lossy (L0), as it declares"
     if not proof.holds:
-        return "REFUTED: " + (proof.reason or "the output law is not the target's")
+        return "REFUTED: " + (proof.reason or "the output distribution is not the target's")
     if proof.own_drafter == "none":
-        return f"law-exact (L3) with a table in the place of drafter '{proof.drafter}', which was NOT run"
-    return "law-exact (L3)"
+        return f"distribution-exact (L3) with a table in the place of drafter '{proof.drafter}', which was NOT run"
+    return "distribution-exact (L3)"
 
 
 def _facts(proof: StrategyProof, *, claims: bool) -> dict[str, object]:
@@ -141,6 +141,6 @@ def _lines(proof: StrategyProof, *, claims: bool) -> Iterator[tuple[str, str]]:
     if claims and worst is not None and proof.reason is None and worst.proof.violations:
         yield (
             "worst",
-            f"{worst.proof.worst_prefix_tv:.3g} away from the target's law {worst.proof.violations[0].words}; "
+            f"{worst.proof.worst_prefix_tv:.3g} away from the target's distribution {worst.proof.violations[0].words}; "
             f"model {worst.model_seed} ({worst.temper}) of {worst.vocab_size} tokens",
         )

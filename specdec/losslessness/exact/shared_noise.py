@@ -1,8 +1,8 @@
 """Drafts that share the target's noise: what is emitted must be the target's own draws, whatever was drafted.
 
-Where drafts are not independent of the verifier's choices, no law can be read off an enumeration that draws them apart. But if
-for every draft the emitted tokens are what the target draws at their positions, from p at the node that it has reached, then
-the draft decides only how many of them a step emits, and the noise may be shared as one likes.
+Where drafts are not independent of the verifier's choices, no distribution can be read off an enumeration that draws them
+apart. But if for every draft the emitted tokens are what the target draws at their positions, from p at the node that it has
+reached, then the draft decides only how many of them a step emits, and the noise may be shared as one likes.
 """
 
 from dataclasses import dataclass

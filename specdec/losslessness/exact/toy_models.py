@@ -68,8 +68,8 @@ def stand_in(number: int, vocab_size: int) -> StandIn:
     )
 
 
-def _random(law: tuple[float, float], seed: int) -> dict[str, float]:
-    zeros, sharpness = law
+def _random(distribution: tuple[float, float], seed: int) -> dict[str, float]:
+    zeros, sharpness = distribution
     return {"order": HISTORY, "seed": seed, "zeros": zeros, "sharpness": sharpness}
 
 

@@ -1,4 +1,4 @@
-"""The law of a decoder of which nothing is known but its answers, above temperature 0."""
+"""The distribution of a decoder of which nothing is known but its answers, above temperature 0."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -41,10 +41,10 @@ CELLS = 256
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Cells:
-    """Where the tokens of a context are counted. places: by token; all others behind them. law: [places + 1]."""
+    """Where the tokens of a context are counted. places: by token; all others behind them. distribution: [places + 1]."""
 
     places: dict[int, int]
-    law: Floats
+    distribution: Floats
 
 
 @dataclass(slots=True)
@@ -75,12 +75,12 @@ class _Answers:
             answer = ask(self.answering, prompt, self.size, seed, facts.vocab_size)
             answers.append(judged_part(answer, self.size, facts.stop_ids))
             texts.append(((*prompt, *answers[-1].tokens), len(prompt)))
-        laws = self._laws(texts)
-        for number, (answered, (tokens, first), rows) in enumerate(zip(answers, texts, laws, strict=True)):
+        distributions = self._distributions(texts)
+        for number, (answered, (tokens, first), rows) in enumerate(zip(answers, texts, distributions, strict=True)):
             self._judge(tokens, first, rows, self.calls + number, stop_left_out=answered.stop_left_out)
         return sum(len(tokens) - first for tokens, first in texts)
 
-    def _laws(self, texts: Sequence[tuple[Context, int]]) -> list[list[Tensor]]:
+    def _distributions(self, texts: Sequence[tuple[Context, int]]) -> list[list[Tensor]]:
         """[vocab] by text and token; each context is computed once where the model is small enough to keep them."""
         missing = [
             (tokens, first)
@@ -109,25 +109,25 @@ class _Answers:
             stop = self._drawn_stop(judge.warper.row(rows[-1], tokens[:-1]), mix(self.seed, 74, number))
             tokens = (*tokens[:-1], stop)
         for row, end in zip(rows, range(first, len(tokens)), strict=True):
-            law = judge.see(row, tokens[:end], tokens[end], None)
+            distribution = judge.see(row, tokens[:end], tokens[end], None)
             if end - first < 3:
-                self._count(tokens[:end], tokens[end], law.dense(row.shape[-1]))
+                self._count(tokens[:end], tokens[end], distribution.dense(row.shape[-1]))
         judge.hand_in(self.evidence)
         self.edges += judge.edges
 
-    def _drawn_stop(self, law: TokenDist, key: int) -> int:
+    def _drawn_stop(self, distribution: TokenDist, key: int) -> int:
         """Which stop token an answer ended with that does not say it, drawn as the target would, given that it is one."""
         stops = sorted(self.decoder.target.facts.stop_ids)
-        shares = law.dense(self.decoder.target.facts.vocab_size)[stops].cumsum(0)
+        shares = distribution.dense(self.decoder.target.facts.vocab_size)[stops].cumsum(0)
         uniform = uniforms(key, torch.tensor([0])).to(shares.dtype) * shares[-1]
         return stops[min(int(torch.searchsorted(shares, uniform, right=True)), len(stops) - 1)]
 
-    def _count(self, context: Context, token: int, law: Tensor) -> None:
+    def _count(self, context: Context, token: int, distribution: Tensor) -> None:
         """Tokens by context, for chi-square; on a large vocabulary the likeliest and all others together."""
         if context not in self._seen and len(self._seen) >= MOST_CONTEXTS:
             return
         if context not in self._cells:
-            self._cells[context] = _cells(law)
+            self._cells[context] = _cells(distribution)
         cells = self._cells[context]
         halves = self._seen.setdefault(context, [[], []])
         halves[sum(map(len, halves)) % 2].append(cells.places.get(token, len(cells.places)))
@@ -137,23 +137,23 @@ class _Answers:
         often = [context for context, halves in self._seen.items() if len(halves[0]) >= 10]
         if not often:
             return
-        width = len(self._cells[often[0]].law)
-        laws = np.zeros((len(often), width))
-        counts = (np.zeros_like(laws), np.zeros_like(laws))
+        width = len(self._cells[often[0]].distribution)
+        distributions = np.zeros((len(often), width))
+        counts = (np.zeros_like(distributions), np.zeros_like(distributions))
         for number, context in enumerate(often):
-            laws[number] = self._cells[context].law
+            distributions[number] = self._cells[context].distribution
             for half in (0, 1):
                 counts[half][number] = np.bincount(self._seen[context][half], minlength=width)
-        self.evidence.laws, self.evidence.counts = laws / laws.sum(1, keepdims=True), counts
+        self.evidence.distributions, self.evidence.counts = distributions / distributions.sum(1, keepdims=True), counts
 
 
-def _cells(law: Tensor) -> _Cells:
-    best = law.topk(min(CELLS, len(law)))
-    rest = max(0.0, 1 - float(best.values.sum())) if len(law) > CELLS else 0.0
+def _cells(distribution: Tensor) -> _Cells:
+    best = distribution.topk(min(CELLS, len(distribution)))
+    rest = max(0.0, 1 - float(best.values.sum())) if len(distribution) > CELLS else 0.0
     return _Cells({token: place for place, token in enumerate(best.indices.tolist())}, np.append(best.values.numpy(), rest))
 
 
-def judge_law(trial: Trial) -> LevelResult:
+def judge_distribution(trial: Trial) -> LevelResult:
     """The sampled level. Raises PluginError."""
     decoder = trial.decoder
     prompts = prompts_for(decoder.target, PROMPTS)

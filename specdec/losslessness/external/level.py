@@ -5,7 +5,7 @@ import time
 from specdec.compose import build
 from specdec.config.resolved_spec import Catalog, ResolvedSpec
 from specdec.losslessness.external.callables import Answering
-from specdec.losslessness.external.distribution import judge_law
+from specdec.losslessness.external.distribution import judge_distribution
 from specdec.losslessness.external.near_ties import judge_ties
 from specdec.losslessness.external.trial import Trial
 from specdec.losslessness.levels import LevelResult, Progress
@@ -25,5 +25,5 @@ def prove_callable(
     exact = replanned(resolved, catalog, dtype="float32")
     decoder = build(exact, catalog)
     reference = reference_for(exact, decoder.target)
-    judge = judge_law if decoder.sampling.temperature else judge_ties
+    judge = judge_distribution if decoder.sampling.temperature else judge_ties
     return judge(Trial(answering, decoder, reference, seed, began, seconds, progress))

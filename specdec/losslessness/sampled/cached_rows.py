@@ -42,8 +42,8 @@ MOST_ROWS, LEAST_ENDINGS = 1024, 512
 class RowRuns:
     """A model that is a patchwork of real rows: which row comes next depends on the last few tokens.
 
-    laws: [rows, tokens] after the strategy's temperature and truncation. index: [tokens ** depth] the row after each ending of
-    a text. starts: for each row, an ending that leads to it.
+    distributions: [rows, tokens] after the strategy's temperature and truncation. index: [tokens ** depth] the row after each
+    ending of a text. starts: for each row, an ending that leads to it.
     """
 
     resolved: ResolvedSpec
@@ -52,7 +52,7 @@ class RowRuns:
     evidence: Evidence = field(default_factory=lambda: Evidence("memoised rows"))
     _decoder: Decoder = field(init=False)
     _index: np.ndarray = field(init=False)
-    _laws: Floats = field(init=False)
+    _distributions: Floats = field(init=False)
     _bets: list[Bets] = field(init=False)
     _starts: list[tuple[int, ...]] = field(init=False)
     _depth: int = field(init=False)
@@ -66,14 +66,14 @@ class RowRuns:
         endings = list(itertools.product(range(vocab), repeat=self._depth))
         self._index = np.array([mix(self.seed, 21, *ending) % len(rows) for ending in endings])
         sampling = row_sampling(self.resolved.spec.sampling)
-        self._laws = np.stack([truncate(torch.tensor(row.p).log(), sampling).dense(vocab).numpy() for row in rows])
+        self._distributions = np.stack([truncate(torch.tensor(row.p).log(), sampling).dense(vocab).numpy() for row in rows])
         offers = [truncate(torch.tensor(row.q).log(), sampling.draft_truncation).dense(vocab).numpy() for row in rows]
-        self._bets = [_dense_bets(p, q) for p, q in zip(self._laws, offers, strict=True)]
+        self._bets = [_dense_bets(p, q) for p, q in zip(self._distributions, offers, strict=True)]
         keys = {",".join(map(str, ("*", *ending))): rows[row] for ending, row in zip(endings, self._index, strict=True)}
         self._decoder = table_decoder(self.resolved, vocab, keys, sampling)
         self._starts = [endings[place] for place in np.unique(self._index, return_index=True)[1]]
-        self.evidence.laws = self._laws
-        self.evidence.counts = (np.zeros_like(self._laws), np.zeros_like(self._laws))
+        self.evidence.distributions = self._distributions
+        self.evidence.counts = (np.zeros_like(self._distributions), np.zeros_like(self._distributions))
 
     @property
     def num_rows(self) -> int:
@@ -94,7 +94,7 @@ class RowRuns:
         tokens = texts[:, self._depth + 1 :]
         places = np.zeros_like(tokens)
         for back in range(self._depth, 0, -1):
-            places = places * self._laws.shape[1] + texts[:, self._depth + 1 - back : texts.shape[1] - back]
+            places = places * self._distributions.shape[1] + texts[:, self._depth + 1 - back : texts.shape[1] - back]
         contexts = self._index[places]
         self._count(contexts, tokens, half=self._batches % 2)
         return int(tokens.size)
@@ -104,7 +104,7 @@ class RowRuns:
         rows, drawn = contexts.ravel(), tokens.ravel()
         if self.evidence.counts is not None:
             np.add.at(self.evidence.counts[half], (rows, drawn), 1)
-        possible = self._laws[rows, drawn] > 0
+        possible = self._distributions[rows, drawn] > 0
         self.evidence.impossible += int((~possible).sum())
         rows, drawn = rows[possible], drawn[possible]
         favoured = np.stack([bet.favoured for bet in self._bets])
@@ -118,8 +118,8 @@ class RowRuns:
     def _below(self) -> tuple[Floats, Floats]:
         """[rows, tokens] the mass that comes before a token in the order of its row, and that of its ties."""
         order = np.stack([bet.order for bet in self._bets])
-        before = (order[:, None, :] < order[:, :, None]) * self._laws[:, None, :]
-        ties = (order[:, None, :] == order[:, :, None]) * self._laws[:, None, :]
+        before = (order[:, None, :] < order[:, :, None]) * self._distributions[:, None, :]
+        ties = (order[:, None, :] == order[:, :, None]) * self._distributions[:, None, :]
         return before.sum(2), ties.sum(2)
 
 

@@ -1,4 +1,4 @@
-"""Tokens held against the law that they should follow, whatever decoder they come from."""
+"""Tokens held against the distribution that they should follow, whatever decoder they come from."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ class Leaning(StrEnum):
         return f"towards_{self.name.lower()}"
 
 
-ALTERNATIVES = ("the drafter's law", "what the drafter lacks", "tokens that the drafter prefers", "the other tokens")
+ALTERNATIVES = ("the drafter's distribution", "what the drafter lacks", "tokens that the drafter prefers", "the other tokens")
 
 SAME = 0.01
 """Total variation of p and q below which q points nowhere, and a sharper p takes its place."""
@@ -61,7 +61,7 @@ def bets(p: Floats, q: Floats | None) -> Bets:
 
 @dataclass(slots=True)
 class Evidence:
-    """What a run has shown so far. counts: by context that was visited often, tokens seen; laws: their probabilities.
+    """What a run has shown so far. counts: by context that was visited often, tokens seen; distributions: their probabilities.
 
     leaning: where its bets lie. rest: whether the last column of `counts` stands for many tokens. impossible: tokens that the
     target can never emit.
@@ -78,7 +78,7 @@ class Evidence:
     variance: float = 0.0
     impossible: int = 0
     counts: tuple[Floats, Floats] | None = None
-    laws: Floats | None = None
+    distributions: Floats | None = None
     joint: ChiSquare = field(default_factory=ChiSquare)
 
     def add(self, hits: Floats, masses: Floats, uniforms: Floats, ratios: Floats) -> None:
@@ -94,10 +94,16 @@ class Evidence:
     @property
     def chi(self) -> ChiSquare:
         """Over all contexts."""
-        if self.counts is None or self.laws is None:
+        if self.counts is None or self.distributions is None:
             return ChiSquare()
         both = self.counts[0] + self.counts[1]
-        return sum((chi_square(seen, law, rest=self.rest) for seen, law in zip(both, self.laws, strict=True)), ChiSquare())
+        return sum(
+            (
+                chi_square(seen, distribution, rest=self.rest)
+                for seen, distribution in zip(both, self.distributions, strict=True)
+            ),
+            ChiSquare(),
+        )
 
     @property
     def learned(self) -> tuple[float, float, int]:
@@ -105,12 +111,12 @@ class Evidence:
 
         An unbiased estimate of a lower limit of the mean total variation.
         """
-        if self.counts is None or self.laws is None:
+        if self.counts is None or self.distributions is None:
             return 0.0, 1.0, 0
         first, second = self.counts
         totals = second.sum(1)
-        chosen = first / np.maximum(first.sum(1, keepdims=True), 1) > self.laws
-        masses = (self.laws * chosen).sum(1)
+        chosen = first / np.maximum(first.sum(1, keepdims=True), 1) > self.distributions
+        masses = (self.distributions * chosen).sum(1)
         hits, count = float((second * chosen).sum()), float(totals.sum())
         if not count:
             return 0.0, 1.0, 0
@@ -136,7 +142,9 @@ class Evidence:
             z, p_value = focused(shift * count, 0.0, (error * count) ** 2)
             found.append(Test("learned direction", p_value, count, z))
         if self.joint.freedom:
-            found.append(Test("joint law of several tokens", self.joint.p_value, self.joint.samples, self.joint.statistic))
+            found.append(
+                Test("joint distribution of several tokens", self.joint.p_value, self.joint.samples, self.joint.statistic)
+            )
         return [Test(f"{self.name}: {t.name}", t.p_value, t.samples, t.statistic) for t in found]
 
     def distances(self, num_tests: int) -> Mapping[str, float]:

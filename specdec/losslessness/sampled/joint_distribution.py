@@ -1,4 +1,4 @@
-"""The joint law of three tokens after fixed real prefixes, whose p and q rows are computed once, level by level."""
+"""The joint distribution of three tokens after fixed real prefixes, whose p and q rows are computed once, level by level."""
 
 import itertools
 from collections.abc import Sequence
@@ -25,10 +25,10 @@ WIDTH = 4
 """Tokens that are kept after each context: the likeliest of p and q together."""
 
 LENGTH = 3
-"""Tokens of the joint law."""
+"""Tokens of the joint distribution."""
 
 RUN_TOKENS = 8
-"""Of a request: beyond the joint law, so that no draft is cut short within it."""
+"""Of a request: beyond the joint distribution, so that no draft is cut short within it."""
 
 BATCH = 64
 Local = tuple[int, ...]
@@ -37,16 +37,16 @@ Local = tuple[int, ...]
 
 @dataclass(slots=True)
 class JointRuns:
-    """One fixed prefix. counts, law: [WIDTH ** LENGTH] what was emitted, and what should have been."""
+    """One fixed prefix. counts, distribution: [WIDTH ** LENGTH] what was emitted, and what should have been."""
 
     decoder: Decoder
-    law: Floats
+    distribution: Floats
     seed: int
     counts: Floats = field(init=False)
     _requests: int = 0
 
     def __post_init__(self) -> None:
-        self.counts = np.zeros_like(self.law)
+        self.counts = np.zeros_like(self.distribution)
 
     def run(self, batch: int = BATCH) -> int:
         """One more batch from the same prefix; the number of tokens judged."""
@@ -62,8 +62,8 @@ class JointRuns:
 
     @property
     def chi(self) -> ChiSquare:
-        """The joint law against the product of the memoised rows."""
-        return chi_square(self.counts, self.law)
+        """The joint distribution against the product of the memoised rows."""
+        return chi_square(self.counts, self.distribution)
 
 
 def joint_runs(resolved: ResolvedSpec, decoder: Decoder, reference: Reference, prefix: Context, seed: int) -> JointRuns:
@@ -73,8 +73,8 @@ def joint_runs(resolved: ResolvedSpec, decoder: Decoder, reference: Reference, p
     forced = np.eye(WIDTH)[0]
     keys = {"": RealRow(forced, forced), "*": rows[()]}
     keys |= {",".join(map(str, (0, *local))): row for local, row in rows.items()}
-    law = _product(rows, sampling)
-    return JointRuns(table_decoder(resolved, WIDTH, keys, sampling, start=1), law, seed)
+    distribution = _product(rows, sampling)
+    return JointRuns(table_decoder(resolved, WIDTH, keys, sampling, start=1), distribution, seed)
 
 
 def real_contexts(decoder: Decoder, reference: Reference, prefix: Context) -> dict[Local, RealRow]:
@@ -85,10 +85,10 @@ def real_contexts(decoder: Decoder, reference: Reference, prefix: Context) -> di
     vocab_size = decoder.target.facts.vocab_size
     for _ in range(LENGTH):
         texts = [((*prefix, *real, 0), len(prefix) + len(real)) for real in level.values()]
-        laws = [row[0].double().softmax(-1) for row in reference.rows(texts)]
+        distributions = [row[0].double().softmax(-1) for row in reference.rows(texts)]
         offers = questions.ask(list(level.values()), vocab_size)
         deeper: dict[Local, Context] = {}
-        for (local, real), p, offered in zip(level.items(), laws, offers, strict=True):
+        for (local, real), p, offered in zip(level.items(), distributions, offers, strict=True):
             q = p.square() / p.square().sum() if offered is None else offered
             ids = (p + q).topk(WIDTH).indices
             found[local] = RealRow((p[ids] / p[ids].sum()).numpy(), (q[ids] / q[ids].sum()).numpy())
@@ -125,7 +125,7 @@ class _Questions:
 
 
 def _product(rows: dict[Local, RealRow], sampling: SamplingParams) -> Floats:
-    """[WIDTH ** LENGTH] the product law of the rows after temperature and truncation."""
+    """[WIDTH ** LENGTH] the product distribution of the rows after temperature and truncation."""
     warped = {local: truncate(torch.tensor(row.p).log(), sampling).dense(WIDTH).numpy() for local, row in rows.items()}
     cells = itertools.product(range(WIDTH), repeat=LENGTH)
     return np.array([np.prod([warped[cell[:place]][cell[place]] for place in range(LENGTH)]) for cell in cells])

@@ -22,7 +22,7 @@ LEAST_PREFIXES = 200
 """Real prefixes whose rows are memoised, at least."""
 
 LONG_SHARE, JOINT_SHARE = 0.3, 0.08
-"""Of the time; the rest goes to the memoised rows. The joint laws take their share once for rows, and once for runs."""
+"""Of the time; the rest goes to the memoised rows. Joint distributions take their share once for rows, and once for runs."""
 
 TEXT_TOKENS, TEXTS = 32, 8
 """Of one batch of real answers."""
@@ -45,7 +45,7 @@ class SampledProof:
     _began: float = field(default_factory=time.monotonic)
 
     def run(self) -> LevelResult:
-        """Long runs until enough prefixes are there and their time is over, then joint laws, then memoised rows."""
+        """Long runs until enough prefixes are there and their time is over, then joint distributions, then memoised rows."""
         size = room(self.long.decoder.target, self.long.prompts, TEXT_TOKENS)
         while size > 1 and not self._cut_short(self.long.evidence):
             enough = len(self.long.rows) >= LEAST_PREFIXES
@@ -88,12 +88,12 @@ class SampledProof:
             if self._share < until:
                 made = joint_runs(self.resolved, self.long.decoder, self.long.reference, prefix, self.seed + number)
                 self.joint.append(made)
-                self.progress(self._share, f"joint law after prefix {number + 1}")
+                self.progress(self._share, f"joint distribution after prefix {number + 1}")
         until = self._share + JOINT_SHARE
         while self.joint and self._share < until:
             for made in self.joint:
                 made.run()
-            self.progress(self._share, f"joint laws: {len(self.joint)} prefixes")
+            self.progress(self._share, f"joint distributions: {len(self.joint)} prefixes")
 
     def _memoised(self) -> None:
         self.rows = RowRuns(self.resolved, self.long.rows, self.seed)

@@ -65,9 +65,10 @@ class LongRuns:
             ignore_eos=True,
         )
         texts = [((*a.prompt_tokens, *a.tokens), len(a.prompt_tokens)) for a in answers]
-        laws = self.reference.rows(texts)
+        distributions = self.reference.rows(texts)
         judged = sum(
-            self._judge(tokens, first, law, number) for (tokens, first), law, number in zip(texts, laws, numbers, strict=True)
+            self._judge(tokens, first, distribution, number)
+            for (tokens, first), distribution, number in zip(texts, distributions, numbers, strict=True)
         )
         self.texts += [tokens for tokens, _ in texts]
         self._notes.clear()
@@ -80,22 +81,22 @@ class LongRuns:
         for place in range(first, len(tokens)):
             context, row = tokens[:place], logits[place - first]
             offered = self._notes.draft_logits(context, row.shape[-1])
-            law = judge.see(row, context, tokens[place], None if offered is None else self._drawn(offered))
+            distribution = judge.see(row, context, tokens[place], None if offered is None else self._drawn(offered))
             if context in self._notes.logits:
                 said = judge.warper.row(self._notes.logits[context].cpu(), context)
-                self.numeric.append(total_variation(law, said, row.shape[-1]))
+                self.numeric.append(total_variation(distribution, said, row.shape[-1]))
             (self._undrafted if offered is None else self._drafted).append(_real_row(row, offered))
         judge.hand_in(self.evidence)
         self.edges += judge.edges
         return len(tokens) - first
 
     def _drawn(self, offered: Tensor) -> Tensor:
-        """[vocab] the law that a drawing builder draws from."""
+        """[vocab] the distribution that a drawing builder draws from."""
         return truncate(offered, self.decoder.sampling.draft_truncation).dense(offered.shape[-1])
 
 
 class Judge:
-    """The tokens of one text against the laws before them."""
+    """The tokens of one text against the distributions before them."""
 
     def __init__(self, warper: LogitsWarper, key: int) -> None:
         self.warper = warper
@@ -108,25 +109,25 @@ class Judge:
         self._ratios: list[Floats] = []
 
     def see(self, logits: Tensor, context: Context, token: int, q: Tensor | None) -> TokenDist:
-        """Judge one token; the target's law there. logits: [vocab] plain. q: [vocab] the drafter's law, where it is known."""
-        law = self.warper.row(logits, context)
-        slot = int(torch.searchsorted(law.ids, token))
-        if slot >= len(law.ids) or int(law.ids[slot]) != token:
-            self._outside(logits, context, law, token)
-            return law
-        p = law.probs.numpy()
-        bet = bets(p, None if q is None else q[law.ids].numpy())
+        """Judge one token; the target's distribution there. logits: [vocab] plain. q: [vocab] the drafter's, if known."""
+        distribution = self.warper.row(logits, context)
+        slot = int(torch.searchsorted(distribution.ids, token))
+        if slot >= len(distribution.ids) or int(distribution.ids[slot]) != token:
+            self._outside(logits, context, distribution, token)
+            return distribution
+        p = distribution.probs.numpy()
+        bet = bets(p, None if q is None else q[distribution.ids].numpy())
         self._hits.append(float(bet.favoured[slot]))
         self._masses.append(bet.mass)
         uniform = float(uniforms(mix(self._key, len(context)), torch.tensor([0]))[0])
         self._uniforms.append(pit(p, bet.order, slot, uniform))
         self._ratios.append(bet.ratios[slot])
-        return law
+        return distribution
 
-    def _outside(self, logits: Tensor, context: Context, law: TokenDist, token: int) -> None:
-        """A token that the target's law does not hold: impossible, unless it stood at the very edge of a cut."""
+    def _outside(self, logits: Tensor, context: Context, distribution: TokenDist, token: int) -> None:
+        """A token that the target's distribution does not hold: impossible, unless it stood at the very edge of a cut."""
         scores = self.warper.processed(logits, context).double()
-        lowest = float(scores[law.ids].min())
+        lowest = float(scores[distribution.ids].min())
         if (
             float(scores[token]) >= lowest - EDGE * (self.warper.sampling.temperature or 1.0)
             and self.warper.sampling.temperature
@@ -144,7 +145,7 @@ class Judge:
 
 
 def total_variation(one: TokenDist, other: TokenDist, vocab_size: int) -> float:
-    """Between two laws over the same ids."""
+    """Between two distributions over the same ids."""
     return float((one.dense(vocab_size) - other.dense(vocab_size)).abs().sum()) / 2
 
 

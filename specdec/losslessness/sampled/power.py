@@ -15,9 +15,9 @@ def visible_along(standard_error: float, *, alpha: float, sides: int = 2) -> flo
 
 
 def visible_anywhere(freedom: int, samples: int, *, alpha: float) -> float:
-    """The smallest total variation, of the law that is hardest to see, for which chi-square has power 0.9.
+    """The smallest total variation, of the distribution that is hardest to see, for which chi-square has power 0.9.
 
-    A law at total variation e has a chi-square distance of at least 4 e^2.
+    A distribution at total variation e has a chi-square distance of at least 4 e^2.
     """
     if freedom < 1 or samples < 1:
         return 1.0

@@ -29,7 +29,7 @@ class Test:
 
 @dataclass(frozen=True, slots=True)
 class ChiSquare:
-    """Pearson's statistic, summed over independent multinomials, with its exact mean and variance under the known law.
+    """Pearson's statistic, summed over independent multinomials, with its exact mean and variance under the known distribution.
 
     lumped: tokens expected in groups of several cells, within which nothing is seen.
     """
@@ -53,12 +53,12 @@ class ChiSquare:
 
     @property
     def blind(self) -> float:
-        """The share of the law that lies in such groups: a total variation of so much within them would not be seen."""
+        """The share of the distribution in such groups: a total variation of so much within them would not be seen."""
         return self.lumped / self.samples if self.samples else 1.0
 
     @property
     def p_value(self) -> float:
-        """From the gamma law with this mean and variance: cells that expect few tokens have a longer tail than chi-square's."""
+        """From the gamma distribution with this mean and variance: cells of few tokens have a longer tail than chi-square's."""
         if self.freedom < 1 or self.variance <= 0:
             return 1.0
         scale = self.variance / self.freedom
@@ -77,7 +77,7 @@ def focused(hits: float, expected: float, variance: float) -> tuple[float, float
 
 
 def chi_square(observed: Floats, probs: Floats, *, least: float = LEAST_EXPECTED, rest: bool = False) -> ChiSquare:
-    """One multinomial against its law; cells that expect fewer than `least` tokens are pooled. observed, probs: [cells].
+    """One multinomial against its distribution; cells that expect fewer than `least` are pooled. observed, probs: [cells].
 
     rest: whether the last cell stands for many tokens. A token of a cell with probability 0 makes the statistic infinite.
     """
@@ -89,13 +89,15 @@ def chi_square(observed: Floats, probs: Floats, *, least: float = LEAST_EXPECTED
         return ChiSquare()
     groups = int(keep.max()) + 1
     seen = np.bincount(keep, observed, groups)
-    law = np.bincount(keep, probs, groups)
-    expected = law * total
+    distribution = np.bincount(keep, probs, groups)
+    expected = distribution * total
     statistic = float(((seen - expected) ** 2 / expected).sum())
     freedom = groups - 1
-    variance = 2 * freedom + (float((1 / law).sum()) - groups**2 - 2 * groups + 2) / total
+    variance = 2 * freedom + (float((1 / distribution).sum()) - groups**2 - 2 * groups + 2) / total
     members = np.bincount(keep, probs > 0, groups) + (np.arange(groups) == keep[-1]) * (rest and probs[-1] > 0)
-    return ChiSquare(statistic, groups, freedom, max(variance, 1e-9), int(total), total * float(law[members > 1].sum()))
+    return ChiSquare(
+        statistic, groups, freedom, max(variance, 1e-9), int(total), total * float(distribution[members > 1].sum())
+    )
 
 
 def pooled(expected: Floats, *, least: float = LEAST_EXPECTED) -> NDArray[np.int64] | None:

@@ -60,7 +60,7 @@ def _lines(proof: "SampledProof", decision: Decision, found: dict[str, Any]) -> 
         lines.append(("memoised rows", "none: the tree takes candidates only, and a table gives distributions"))
     if proof.joint:
         total = int(sum(made.counts.sum() for made in proof.joint))
-        lines.append(("joint law", f"{total:,} times 3 tokens after {len(proof.joint)} fixed prefixes"))
+        lines.append(("joint distribution", f"{total:,} times 3 tokens after {len(proof.joint)} fixed prefixes"))
     lines += statements(decision, found)
     if long.numeric:
         lines.append(
@@ -91,7 +91,7 @@ def verdict(decision: Decision, found: dict[str, Any], *, claims: bool, leaning:
             f"nothing speaks against p, but no drafter is known to which a fault would lean, and in another direction one of "
             f"TV {anywhere:.2g} might not have been seen; more budget, or a cut such as top_p, would show more"
         )
-    return Outcome.PROVED, "law up to numerics (L1), as far as these tokens can tell"
+    return Outcome.PROVED, "distribution up to numerics (L1), as far as these tokens can tell"
 
 
 def statements(decision: Decision, found: dict[str, Any]) -> list[tuple[str, str]]:

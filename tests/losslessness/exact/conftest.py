@@ -41,9 +41,9 @@ def sequence_case(known_answers) -> Callable[[str], Case]:
     def make(name: str) -> Case:
         entry = known_answers["sequence"][name]
 
-        def rows(law: str) -> dict[str, Any]:
-            given = {str(token): row for token, row in enumerate(entry[f"{law}_given"])}
-            return {"": entry[f"{law}_root"], "*": entry[f"{law}_deeper"], **given}
+        def rows(distribution: str) -> dict[str, Any]:
+            given = {str(token): row for token, row in enumerate(entry[f"{distribution}_given"])}
+            return {"": entry[f"{distribution}_root"], "*": entry[f"{distribution}_deeper"], **given}
 
         return case_of(name, entry["V"], rows("p"), rows("q"))
 

@@ -55,7 +55,7 @@ def named(table):
 @example(p=everywhere(EVEN), q=everywhere(CERTAIN), number=3, prefix=[0, 2])
 @example(p=DEEPER, q=DEEPER[::-1], number=4, prefix=[1, 2])
 @example(p=DEEPER[::-1], q=DEEPER, number=5, prefix=[2, 2, 0, 1])
-def test_every_registered_rule_has_the_target_s_law_on_whatever_is_drawn(name, p, q, number, prefix):
+def test_every_registered_rule_has_the_target_s_distribution_on_whatever_is_drawn(name, p, q, number, prefix):
     rule = RULES[name]
     declares = rule.declares(rule.Options())
     shapes = CHAINS if Shape.TREE not in declares.shapes else TREES

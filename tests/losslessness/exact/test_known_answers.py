@@ -1,4 +1,4 @@
-"""Acceptance laws that an independent enumerator found in fractions."""
+"""Acceptance distributions that an independent enumerator found in fractions."""
 
 import pytest
 from tabular_cases import tabular_decoder
@@ -60,7 +60,7 @@ def test_the_chance_that_some_sibling_is_accepted_is_the_known_one(known_answers
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("shape", ["2x1", "1x2", "2x2", "3x1"])
 @pytest.mark.parametrize("name", SEQUENCE)
-def test_the_acceptance_law_of_a_two_level_tree_is_the_known_one(known_answers, sequence_case, name, shape, rule):
+def test_the_acceptance_distribution_of_a_two_level_tree_is_the_known_one(known_answers, sequence_case, name, shape, rule):
     kind, verifier = RULES[rule]
     decoder = tabular_decoder(sequence_case(name), *parts(kind, [int(width) for width in shape.split("x")]), verifier)
     check(prove_step(decoder, (0, 0), depth=2), known_answers["sequence"][name]["tree"][shape][rule])
@@ -68,7 +68,7 @@ def test_the_acceptance_law_of_a_two_level_tree_is_the_known_one(known_answers, 
 
 @pytest.mark.parametrize("length", [1, 2, 3])
 @pytest.mark.parametrize("name", SEQUENCE)
-def test_the_acceptance_law_of_a_sampled_chain_is_the_known_one(known_answers, sequence_case, name, length):
+def test_the_acceptance_distribution_of_a_sampled_chain_is_the_known_one(known_answers, sequence_case, name, length):
     decoder = tabular_decoder(sequence_case(name), Chain, ChainOptions(length=length, draw="sampled"), ChainRule)
     check(prove_step(decoder, (0, 0), depth=length), known_answers["sequence"][name]["chain"][str(length)]["token"])
 

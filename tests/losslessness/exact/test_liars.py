@@ -1,4 +1,4 @@
-"""Parts that lie about their law somewhere: the proof of a strategy must find where."""
+"""Parts that lie about their distribution somewhere: the proof of a strategy must find where."""
 
 from types import ModuleType
 from typing import Any

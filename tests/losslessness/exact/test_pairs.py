@@ -1,4 +1,4 @@
-"""Every allowed builder x verifier x draw emits the target's law; every forbidden pair is refused."""
+"""Every allowed builder x verifier x draw emits the target's distribution; every forbidden pair is refused."""
 
 from dataclasses import replace
 
@@ -142,7 +142,7 @@ def test_two_steps_of_the_decode_loop_are_lossless_on_known_and_drawn_cases(sequ
     ids=lambda sampling: ",".join(f"{key}={value}" for key, value in sampling.model_dump(exclude_defaults=True).items()),
 )
 @pytest.mark.parametrize(("name", "verifier"), PAIRS)
-def test_the_law_is_the_warped_target_s_whatever_the_warps_of_target_and_draft(name, verifier, sampling):
+def test_the_distribution_is_the_warped_target_s_whatever_the_warps_of_target_and_draft(name, verifier, sampling):
     case = drawn_case(3)
     decoder = tabular_decoder(case, *BUILDERS[name], verifier, sampling=sampling)
     assert prove_step(decoder, case.prefix, depth=2).tv <= 1e-12

@@ -1,4 +1,4 @@
-"""The rules in fractions: every known answer as the very string, and the same law as the code that runs."""
+"""The rules in fractions: every known answer as the very string, and the same distribution as the code that runs."""
 
 from fractions import Fraction
 from functools import partial
@@ -11,7 +11,7 @@ from tabular_cases import Case, tabular_decoder
 
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.losslessness.exact.acceptance_bound import best_acceptance, best_acceptance_by_flow, coupled_acceptance
-from specdec.losslessness.exact.enumeration import prove_step, step_law
+from specdec.losslessness.exact.enumeration import prove_step, step_distribution
 from specdec.targets.tabular import TabularTargetOptions
 from specdec.tree_builders.chain import Chain, ChainOptions
 from specdec.tree_builders.fixed import Fixed, FixedOptions
@@ -49,8 +49,8 @@ def fractions(row):
     return [Fraction(x) for x in row]
 
 
-def rows_of(entry, law):
-    root, given, deeper = (entry[f"{law}_{part}"] for part in ("root", "given", "deeper"))
+def rows_of(entry, distribution):
+    root, given, deeper = (entry[f"{distribution}_{part}"] for part in ("root", "given", "deeper"))
 
     def row(path):
         return fractions(root if not path else given[path[0]] if len(path) == 1 else deeper)
@@ -69,10 +69,10 @@ def test_single_step_acceptance_is_the_known_fraction(known_answers, name):
     p, q = constant(entry["p"]), constant(entry["q"])
     for count, known in entry["k"].items():
         for rule, (drafts, reference) in RULES.items():
-            law = reference_rules.step_law(p, q, [int(count)], drafts, reference)
+            distribution = reference_rules.step_distribution(p, q, [int(count)], drafts, reference)
             key = "topk_deterministic" if rule.startswith("topk") else rule
-            assert str(reference_rules.accepted_at_least(law, 1)[0]) == known[key]["exact"]
-            assert reference_rules.total_variation(law, p, 2) == 0
+            assert str(reference_rules.accepted_at_least(distribution, 1)[0]) == known[key]["exact"]
+            assert reference_rules.total_variation(distribution, p, 2) == 0
 
 
 @pytest.mark.parametrize("name", SINGLE)
@@ -104,9 +104,9 @@ def test_acceptance_in_a_tree_is_the_known_fractions(known_answers, name, shape)
     entry = known_answers["sequence"][name]
     p, q = rows_of(entry, "p"), rows_of(entry, "q")
     for rule, (drafts, reference) in RULES.items():
-        law = reference_rules.step_law(p, q, [int(width) for width in shape.split("x")], drafts, reference)
+        distribution = reference_rules.step_distribution(p, q, [int(width) for width in shape.split("x")], drafts, reference)
         known = entry["tree"][shape][rule]
-        levels = reference_rules.accepted_at_least(law, 2)
+        levels = reference_rules.accepted_at_least(distribution, 2)
         assert str(sum(levels)) == known["E_tau"]["exact"]
         assert [str(level) for level in levels if level] == [level["exact"] for level in known["P_tau_ge"] if level["float"]]
 
@@ -116,11 +116,11 @@ def test_acceptance_along_a_chain_is_the_known_fractions(known_answers, name):
     entry = known_answers["sequence"][name]
     p, q = rows_of(entry, "p"), rows_of(entry, "q")
     for length, known in entry["chain"].items():
-        law = reference_rules.step_law(p, q, [1] * int(length), reference_rules.iid, reference_rules.chain)
-        levels = reference_rules.accepted_at_least(law, int(length))
+        distribution = reference_rules.step_distribution(p, q, [1] * int(length), reference_rules.iid, reference_rules.chain)
+        levels = reference_rules.accepted_at_least(distribution, int(length))
         assert str(sum(levels)) == known["token"]["E_tau"]["exact"]
         assert [str(level) for level in levels if level] == [x["exact"] for x in known["token"]["P_tau_ge"] if x["float"]]
-        assert reference_rules.total_variation(law, p, int(length) + 1) == 0
+        assert reference_rules.total_variation(distribution, p, int(length) + 1) == 0
 
 
 VOCAB = 3
@@ -137,13 +137,13 @@ EVERY = {**RULES, "chain": (reference_rules.iid, reference_rules.chain)}
 
 
 @st.composite
-def laws(draw):
+def distributions(draw):
     """A row: any small fractions, with zeros, ties and certainty among them."""
     weights = draw(st.lists(st.integers(0, 6), min_size=VOCAB, max_size=VOCAB).filter(any))
     return [Fraction(weight, sum(weights)) for weight in weights]
 
 
-tables = st.lists(laws(), min_size=1 + VOCAB, max_size=1 + VOCAB)
+tables = st.lists(distributions(), min_size=1 + VOCAB, max_size=1 + VOCAB)
 """The root's row, and one below each of its children."""
 
 THIRD, CERTAIN = [Fraction(1, 3)] * 3, [Fraction(0), Fraction(1), Fraction(0)]
@@ -176,13 +176,13 @@ def lookup(table):
 @example(p=[CERTAIN] * 4, q=[THIRD] * 4)
 @example(p=[THIRD] * 4, q=[CERTAIN] * 4)
 @example(p=DEPTHS, q=DEPTHS[::-1])
-def test_the_code_has_the_law_of_its_reference_and_both_have_the_target_s(rule, p, q):
+def test_the_code_has_the_distribution_of_its_reference_and_both_have_the_target_s(rule, p, q):
     drafts, reference = EVERY[rule]
     parts, verifier = CODE[rule]
     widths = (1, 1) if rule == "chain" else (2,) if rule.startswith("rrs") else (2, 1)
     decoder = tabular_decoder(case_of(p, q), *parts(widths), verifier)
-    wanted = reference_rules.step_law(lookup(p), lookup(q), widths, drafts, reference)
-    found = step_law(decoder, (0, 0), depth=len(widths))
+    wanted = reference_rules.step_distribution(lookup(p), lookup(q), widths, drafts, reference)
+    found = step_distribution(decoder, (0, 0), depth=len(widths))
     assert {(o.tokens, o.accepted[0]): mass for o, mass in found.items()} == pytest.approx(
         {key: float(mass) for key, mass in wanted.items()}, abs=1e-12
     )
@@ -190,7 +190,7 @@ def test_the_code_has_the_law_of_its_reference_and_both_have_the_target_s(rule, 
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
-@given(p=laws(), q=laws(), count=st.integers(1, 3))
+@given(p=distributions(), q=distributions(), count=st.integers(1, 3))
 def test_no_rule_accepts_more_than_the_transport_bound(p, q, count):
     for drafts, rules in (
         (reference_rules.iid, (WITH, reference_rules.match)),
@@ -201,13 +201,13 @@ def test_no_rule_accepts_more_than_the_transport_bound(p, q, count):
         best = best_acceptance(p, sets)
         assert float(best) == pytest.approx(best_acceptance_by_flow([float(x) for x in p], sets), abs=1e-9)
         for rule in rules:
-            law = reference_rules.step_law(lambda _: p, lambda _: q, [count], drafts, rule)
-            assert reference_rules.accepted_at_least(law, 1)[0] <= best
+            distribution = reference_rules.step_distribution(lambda _: p, lambda _: q, [count], drafts, rule)
+            assert reference_rules.accepted_at_least(distribution, 1)[0] <= best
     assert best_acceptance(p, drafted_sets(reference_rules.iid(q, 1))) == sum(map(min, p, q))
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
-@given(p=laws(), q=laws(), count=st.integers(1, 3))
+@given(p=distributions(), q=distributions(), count=st.integers(1, 3))
 def test_coupled_drafts_are_accepted_within_their_bounds(p, q, count):
     found = coupled_acceptance(p, q, count)
     distance = sum(abs(a - b) for a, b in zip(p, q, strict=True)) / 2

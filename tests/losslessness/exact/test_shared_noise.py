@@ -69,7 +69,7 @@ class ChoosesTwice(Verifier[PartOptions]):
 
 
 class Flips(ChoosesTwice):
-    """The law of point masses: right where the draft is independent, wrong where it knows the residual's noise."""
+    """The distribution of point masses: right where the draft is independent, wrong where it knows the residual's noise."""
 
     name = "flips"
     Options = PartOptions
@@ -84,7 +84,7 @@ class Flips(ChoosesTwice):
 
 
 class AsksWithAnother(ChoosesTwice):
-    """Emits what it draws, and draws from a law that is p only on average over the drafts."""
+    """Emits what it draws, and draws from a distribution that is p only on average over the drafts."""
 
     name = "asks_with_another"
     Options = PartOptions
@@ -164,7 +164,7 @@ def test_a_coupled_strategy_is_proved():
     assert proof.reason is None
 
 
-def test_argmax_drafts_that_state_a_softmax_give_the_law_that_was_reported(single_case):
+def test_argmax_drafts_that_state_a_softmax_give_the_distribution_that_was_reported(single_case):
     """[.4, .3, .2, .1] came out of a released generator as [.572, .283, .144, .000]."""
 
     class Argmax(Sampled):

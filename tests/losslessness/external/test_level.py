@@ -126,8 +126,8 @@ def alone(tiny_llama):
             rng, tokens = torch.Generator().manual_seed(seed), list(ids)
             while len(tokens) < len(ids) + n and not (len(tokens) > len(ids) and tokens[-1] in stops):
                 row = model(torch.tensor([tokens])).logits[0, -1]
-                law = (row / temperature).softmax(-1) if temperature else (row == row.max()).float()
-                tokens.append(int(torch.multinomial(law, 1, generator=rng)))
+                distribution = (row / temperature).softmax(-1) if temperature else (row == row.max()).float()
+                tokens.append(int(torch.multinomial(distribution, 1, generator=rng)))
             return tokens[len(ids) :]
 
         return answer

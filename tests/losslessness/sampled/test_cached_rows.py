@@ -18,11 +18,11 @@ def test_every_row_is_reached_and_first_tokens_are_not_counted(on_table):
     assert runs.evidence.tokens == sum(half.sum() for half in runs.evidence.counts) == 8 * (RUN_TOKENS - 1)
 
 
-def test_the_law_of_each_row_is_the_warped_one(on_table):
+def test_the_distribution_of_each_row_is_the_warped_one(on_table):
     runs = RowRuns(on_table("self-sampled-chain", "sampling={temperature: 0.5, top_k: 3}"), real_rows(5, 6), seed=1)
     row = real_rows(5, 6)[2].p
     kept = np.where(row >= np.sort(row)[-3], row, 0) ** 2
-    assert runs.evidence.laws[2] == pytest.approx(kept / kept.sum())
+    assert runs.evidence.distributions[2] == pytest.approx(kept / kept.sum())
 
 
 def test_the_drafters_rows_come_as_they_are_flatter_sharper_and_upside_down():

@@ -25,16 +25,16 @@ def test_every_bet_is_fair_under_p(row, data):
         assert (bet.ratios >= 0).all()
 
 
-def gather(law, tokens, contexts=4):
-    """Evidence of `tokens` drawn from `law`, held against P; tokens of a known q."""
+def gather(distribution, tokens, contexts=4):
+    """Evidence of `tokens` drawn from `distribution`, held against P; tokens of a known q."""
     rng = np.random.default_rng(7)
     p, q = normal([5, 3, 2]), normal([3, 2, 5])
     bet = bets(p, q)
     evidence = Evidence("run")
-    drawn = rng.choice(3, tokens, p=law(p, q))
+    drawn = rng.choice(3, tokens, p=distribution(p, q))
     evidence.add(bet.favoured[drawn].astype(float), np.full(tokens, bet.mass), rng.random(tokens), bet.ratios[drawn])
     halves = [np.stack([np.bincount(drawn[h::2][c::contexts], minlength=3) for c in range(contexts)]) for h in (0, 1)]
-    evidence.laws, evidence.counts = np.tile(p, (contexts, 1)), tuple(half.astype(float) for half in halves)
+    evidence.distributions, evidence.counts = np.tile(p, (contexts, 1)), tuple(half.astype(float) for half in halves)
     return evidence
 
 
@@ -74,11 +74,13 @@ def test_right_runs_have_p_values_as_small_as_they_should_be_and_no_smaller():
     rng = np.random.default_rng(11)
     smallest = []
     for _ in range(40):
-        laws = rng.dirichlet(np.full(8, 0.4), size=6) * 0.999 + 0.001 / 8
-        sides = [bets(p, q) for p, q in zip(laws, rng.dirichlet(np.full(8, 0.4), size=6), strict=True)]
+        distributions = rng.dirichlet(np.full(8, 0.4), size=6) * 0.999 + 0.001 / 8
+        sides = [bets(p, q) for p, q in zip(distributions, rng.dirichlet(np.full(8, 0.4), size=6), strict=True)]
         rows = rng.integers(6, size=600)
-        drawn = (laws[rows].cumsum(1) < rng.random((600, 1))).sum(1).clip(max=7)
-        evidence = Evidence("run", laws=laws, counts=(np.zeros_like(laws), np.zeros_like(laws)))
+        drawn = (distributions[rows].cumsum(1) < rng.random((600, 1))).sum(1).clip(max=7)
+        evidence = Evidence(
+            "run", distributions=distributions, counts=(np.zeros_like(distributions), np.zeros_like(distributions))
+        )
         for place, (row, token) in enumerate(zip(rows, drawn, strict=True)):
             evidence.counts[place % 2][row, token] += 1
         hits = np.array([float(sides[r].favoured[t]) for r, t in zip(rows, drawn, strict=True)])

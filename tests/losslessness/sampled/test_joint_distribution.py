@@ -29,13 +29,13 @@ def test_each_context_has_the_likeliest_tokens_of_target_and_drafter(made):
     assert rows[(1,)].q == pytest.approx((q[ids] / q[ids].sum()).numpy())
 
 
-def test_the_joint_law_is_the_product_of_the_rows(made):
+def test_the_joint_distribution_is_the_product_of_the_rows(made):
     resolved, decoder, reference = made
     runs = joint_runs(resolved, decoder, reference, (1, 2, 3), seed=0)
     rows = real_contexts(decoder, reference, (1, 2, 3))
-    assert runs.law.sum() == pytest.approx(1.0)
+    assert runs.distribution.sum() == pytest.approx(1.0)
     expected = rows[()].p[2] * rows[(2,)].p[0] * rows[(2, 0)].p[3]
-    assert runs.law[2 * 16 + 0 * 4 + 3] == pytest.approx(float(expected))
+    assert runs.distribution[2 * 16 + 0 * 4 + 3] == pytest.approx(float(expected))
 
 
 @pytest.mark.slow

@@ -24,12 +24,12 @@ def test_without_tokens_nothing_is_seen_and_nothing_excluded():
 
 def test_the_bound_covers_the_true_distance_in_at_least_95_runs_of_100():
     rng = np.random.default_rng(2)
-    law = rng.dirichlet(np.ones(10))
-    wrong = 0.9 * law + 0.1 * np.roll(law, 1)
-    distance = np.abs(wrong - law).sum() / 2
+    distribution = rng.dirichlet(np.ones(10))
+    wrong = 0.9 * distribution + 0.1 * np.roll(distribution, 1)
+    distance = np.abs(wrong - distribution).sum() / 2
     covered = 0
     for _ in range(100):
-        found = chi_square(rng.multinomial(2000, wrong).astype(float), law)
+        found = chi_square(rng.multinomial(2000, wrong).astype(float), distribution)
         covered += bound_anywhere(found.statistic, found.freedom, found.samples) >= distance
     assert covered >= 93
 

@@ -47,13 +47,13 @@ def test_the_stated_mean_and_variance_of_pearsons_statistic_are_those_of_an_enum
     assert square - mean**2 == pytest.approx(found.variance)
 
 
-def test_p_values_of_a_right_law_are_uniform_and_those_of_a_wrong_one_are_not():
+def test_p_values_of_a_right_distribution_are_uniform_and_those_of_a_wrong_one_are_not():
     rng = np.random.default_rng(0)
-    law = rng.dirichlet(np.ones(20) * 0.5)
-    p_values = [chi_square(rng.multinomial(300, law).astype(float), law).p_value for _ in range(400)]
+    distribution = rng.dirichlet(np.ones(20) * 0.5)
+    p_values = [chi_square(rng.multinomial(300, distribution).astype(float), distribution).p_value for _ in range(400)]
     assert 0.02 <= np.mean(np.array(p_values) < 0.05) <= 0.09
-    wrong = 0.7 * law + 0.3 / 20
-    assert np.median([chi_square(rng.multinomial(300, wrong).astype(float), law).p_value for _ in range(50)]) < 1e-3
+    wrong = 0.7 * distribution + 0.3 / 20
+    assert np.median([chi_square(rng.multinomial(300, wrong).astype(float), distribution).p_value for _ in range(50)]) < 1e-3
 
 
 def test_a_token_that_cannot_be_has_a_p_value_of_zero():
@@ -88,12 +88,12 @@ def test_holm_rejects_what_the_step_down_procedure_rejects(p_values):
 
 
 def test_what_lies_in_groups_of_several_tokens_is_said_to_be_out_of_sight():
-    law = np.array([0.5, 0.45, 0.03, 0.02])
-    found = chi_square(np.array([50.0, 45, 3, 2]), law)
+    distribution = np.array([0.5, 0.45, 0.03, 0.02])
+    found = chi_square(np.array([50.0, 45, 3, 2]), distribution)
     assert (found.cells, found.blind) == (3, pytest.approx(0.05))
     assert (found + found).blind == pytest.approx(0.05)
-    assert chi_square(np.array([500.0, 450, 30, 20]), law).blind == 0
-    assert chi_square(np.array([500.0, 450, 30, 20]), law, rest=True).blind == pytest.approx(0.02)
+    assert chi_square(np.array([500.0, 450, 30, 20]), distribution).blind == 0
+    assert chi_square(np.array([500.0, 450, 30, 20]), distribution, rest=True).blind == pytest.approx(0.02)
 
 
 def test_a_cell_that_cannot_occur_hides_nothing():
@@ -101,12 +101,12 @@ def test_a_cell_that_cannot_occur_hides_nothing():
 
 
 @given(weights, st.integers(60, 400), st.randoms(use_true_random=False))
-def test_a_law_is_no_farther_off_than_its_groups_and_what_they_hide(row, total, random):
-    law = np.array(row) / sum(row)
+def test_a_distribution_is_no_farther_off_than_its_groups_and_what_they_hide(row, total, random):
+    distribution = np.array(row) / sum(row)
     other = np.array([0.01 + random.random() for _ in row])
     other /= other.sum()
-    groups = pooled(law * total)
+    groups = pooled(distribution * total)
     if groups is None:
         return
-    apart = np.abs(np.bincount(groups, law) - np.bincount(groups, other)).sum() / 2
-    assert np.abs(law - other).sum() / 2 <= apart + chi_square(law * total, law).blind + 1e-9
+    apart = np.abs(np.bincount(groups, distribution) - np.bincount(groups, other)).sum() / 2
+    assert np.abs(distribution - other).sum() / 2 <= apart + chi_square(distribution * total, distribution).blind + 1e-9

@@ -81,7 +81,7 @@ def test_b16_every_option_alone_and_in_pairs_gives_plain_decodings_seeded_tokens
 
 
 @pytest.mark.parametrize("names", COMBINED, ids=" ".join)
-def test_b16_every_option_alone_and_in_pairs_keeps_the_law_of_rejection_sampling(compose, table, parts_of, names):
+def test_b16_every_option_alone_and_in_pairs_keeps_the_distribution_of_rejection_sampling(compose, table, parts_of, names):
     sampling = SamplingParams(**{"temperature": 1.0, **{name: OPTIONS[name] for name in names}})
     drafter = TabularDrafterOptions(vocab=3, random={"order": 2, "seed": 9})
     for parts in (

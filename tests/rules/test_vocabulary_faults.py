@@ -30,7 +30,7 @@ def drafter_of(target, draft):
 
 @pytest.mark.parametrize("name", PAIRS)
 @pytest.mark.parametrize("source", ["table", "model"])
-def test_b61_a_drafter_of_fewer_tokens_keeps_the_law_of_the_larger_target(compose, table, parts_of, name, source):
+def test_b61_a_drafter_of_fewer_tokens_keeps_the_distribution_of_the_larger_target(compose, table, parts_of, name, source):
     target = table(16, seed=1)
     drafter = (
         TabularDrafterOptions(vocab=12, random={"seed": 2}) if source == "table" else drafter_of(target, table(12, seed=2))

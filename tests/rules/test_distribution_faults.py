@@ -1,4 +1,4 @@
-"""Reported faults of sampling: the law of what is emitted is the target's, by exact enumeration."""
+"""Reported faults of sampling: the distribution of what is emitted is the target's, by exact enumeration."""
 
 from collections import Counter
 
@@ -13,7 +13,7 @@ from specdec.interfaces.declarations import DrafterDeclaration, Gives
 from specdec.interfaces.parts import Drafter, DraftSession, PartOptions, Verifier
 from specdec.interfaces.proposals import Budget, Distributions, DraftProbs
 from specdec.interfaces.results import Verdict
-from specdec.losslessness.exact.enumeration import prove_run, prove_step, step_law
+from specdec.losslessness.exact.enumeration import prove_run, prove_step, step_distribution
 from specdec.sampling.distribution import draft_probs
 from specdec.sampling.enumeration import outcomes
 from specdec.sampling.logits_warper import LogitsWarper
@@ -42,11 +42,11 @@ rules = pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
 
 
 def first_tokens(decoder, prefix=(0, 0)):
-    """The law of the first token of a step, by enumeration."""
-    law = [0.0] * decoder.target.facts.vocab_size
-    for outcome, mass in step_law(decoder, prefix, depth=1).items():
-        law[outcome.tokens[0]] += mass
-    return law
+    """The distribution of the first token of a step, by enumeration."""
+    distribution = [0.0] * decoder.target.facts.vocab_size
+    for outcome, mass in step_distribution(decoder, prefix, depth=1).items():
+        distribution[outcome.tokens[0]] += mass
+    return distribution
 
 
 # B01: q is drawn from and verified in one and the same form, whatever the drafter's dtype
@@ -153,7 +153,7 @@ def test_b01_the_verifier_reads_bitwise_the_q_that_was_drawn_from(compose, table
 
 
 @pytest.mark.parametrize("shape", ROUGH, ids=("chain", "tree"))
-def test_b01_drafts_from_bfloat16_logits_keep_the_law(compose, table, parts_of, shape):
+def test_b01_drafts_from_bfloat16_logits_keep_the_distribution(compose, table, parts_of, shape):
     decoder = compose(table(8, seed=1), parts_of(*shape, MultiRound), Rough(8), sampling=SamplingParams(temperature=1.0))
     assert prove_step(decoder, (0, 0), depth=1).holds
 
@@ -167,7 +167,7 @@ P_8 = {"*": [0.2, 0.05, 0.1, 0.05, 0.3, 0.1, 0.15, 0.05]}
 
 
 def drafts(q, draw):
-    """The law of the tree that a one-token chain grows from q [vocab]."""
+    """The distribution of the tree that a one-token chain grows from q [vocab]."""
 
     def run(rng):
         steps = Chain(ChainOptions(length=1, draw=draw)).grow(0, 0, Budget(nodes=4, depth=1), rng.draft)
@@ -190,7 +190,7 @@ def test_b02_q_is_zero_outside_the_tokens_that_top_k_keeps_and_is_what_drafts_fo
 
 
 @pytest.mark.parametrize("verifier", [ChainRule, MultiRound, PointMass, Match])
-def test_b02_drafts_that_are_cut_keep_the_targets_law(compose, table, parts_of, verifier):
+def test_b02_drafts_that_are_cut_keep_the_targets_distribution(compose, table, parts_of, verifier):
     parts = parts_of(Chain, ChainOptions(length=2, draw="sampled"), verifier)
     assert prove_step(compose(table(8, rows=P_8), parts, Q_8, sampling=TOP_3), (0, 0), depth=2).holds
 
@@ -214,7 +214,7 @@ def test_b04_the_first_token_has_the_targets_frequencies_under_every_rule(compos
 
 
 class DrawsTwice(Verifier):
-    """The planted fault: a draft that is not the target's draw is replaced by a second draw from the same law."""
+    """The planted fault: a draft that is not the target's draw is replaced by a second draw from the same distribution."""
 
     name = "draws_twice"
     Options = PartOptions
@@ -270,7 +270,7 @@ def test_b04_match_draws_exactly_once_for_every_emitted_token(compose, table, ma
     assert rng.choices == len(run.ended[0].emitted.tokens) == 30
 
 
-# B05: one law for scoring and for drafting
+# B05: one distribution for scoring and for drafting
 
 
 P_4 = [0.4, 0.3, 0.2, 0.1]
@@ -285,7 +285,7 @@ FILTERS = {
 @rules
 @pytest.mark.parametrize("draft", [None, TruncationParams(temperature=1.0)], ids=("both filtered", "target filtered"))
 @pytest.mark.parametrize(("options", "expected"), FILTERS.values(), ids=FILTERS.keys())
-def test_b05_a_filter_shapes_the_emitted_law(compose, table, parts_of, rule, options, expected, draft):
+def test_b05_a_filter_shapes_the_emitted_distribution(compose, table, parts_of, rule, options, expected, draft):
     drafter = TabularDrafterOptions(vocab=4, rows={"*": [0.25] * 4})
     sampling = SamplingParams(**options, draft=draft)
     decoder = compose(table(4, rows={"*": P_4}), parts_of(*rule), drafter, sampling=sampling)
@@ -345,7 +345,7 @@ DRAFT_CUTS = {
 
 
 @pytest.mark.parametrize("draft", DRAFT_CUTS.values(), ids=DRAFT_CUTS.keys())
-def test_b08_the_law_is_the_targets_whatever_the_drafters_temperature(compose, table, parts_of, draft):
+def test_b08_the_distribution_is_the_targets_whatever_the_drafters_temperature(compose, table, parts_of, draft):
     sampling = SamplingParams(temperature=0.7, draft=draft)
     drafter = TabularDrafterOptions(vocab=3, random={"order": 2, "seed": 9})
     for parts in (
@@ -368,7 +368,7 @@ RIGHT = {"top-k": PointMass, "without replacement": MultiRound, "i.i.d.": MultiR
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_b10_three_children_of_every_kind_keep_the_law_under_their_rule(compose, table, parts_of, kind):
+def test_b10_three_children_of_every_kind_keep_the_distribution_under_their_rule(compose, table, parts_of, kind):
     parts = parts_of(*KINDS[kind], RIGHT[kind])
     drafter = TabularDrafterOptions(vocab=5, random={"order": 1, "seed": 3})
     assert prove_step(
@@ -402,19 +402,19 @@ def test_b11_a_prefix_that_more_candidates_hold_is_not_favoured(compose, table, 
     )
     parts = parts_of(Fixed, FixedOptions(paths=[(0,), (1,), (0, 0), (0, 1), (0, 2), (1, 0)]), verifier)
     decoder = compose(target, parts, drafter, sampling=SamplingParams(temperature=1.0))
-    law = Counter()
-    for outcome, mass in step_law(decoder, (0, 0), depth=2).items():
-        law[outcome.tokens[0]] += mass
-    assert law == pytest.approx({a: 0.5, e: 0.5}, abs=1e-12)
-    assert {b, c, d, f}.isdisjoint(law)
+    distribution = Counter()
+    for outcome, mass in step_distribution(decoder, (0, 0), depth=2).items():
+        distribution[outcome.tokens[0]] += mass
+    assert distribution == pytest.approx({a: 0.5, e: 0.5}, abs=1e-12)
+    assert {b, c, d, f}.isdisjoint(distribution)
     assert prove_step(decoder, (0, 0), depth=2).holds
 
 
 # The sampled oracle, beside the exact one
 
 
-def chi_square(counts, law, total):
-    return sum((counts[x] - total * p) ** 2 / (total * p) for x, p in law.items())
+def chi_square(counts, distribution, total):
+    return sum((counts[x] - total * p) ** 2 / (total * p) for x, p in distribution.items())
 
 
 @pytest.mark.slow
@@ -431,5 +431,5 @@ def test_forty_thousand_continuations_pass_a_chi_square_test_that_a_planted_faul
     for batch in range(40):
         answers = decoder.generate([[0]], max_new_tokens=3, n=1000, seed=batch)
         counts.update(answer.tokens[1:3] for answer in answers)
-    law = {(x, y): P_3[x] * P_3[y] for x in range(3) for y in range(3)}
-    assert (chi_square(counts, law, total) < 31.8) == lossless
+    distribution = {(x, y): P_3[x] * P_3[y] for x in range(3) for y in range(3)}
+    assert (chi_square(counts, distribution, total) < 31.8) == lossless

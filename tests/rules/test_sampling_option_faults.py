@@ -34,7 +34,7 @@ def test_b55_a_token_that_is_below_min_p_is_emitted_nowhere(compose, table, stra
 
 
 @pytest.mark.parametrize("options", [{"logit_bias": {1: 2.0, 2: -100.0}}, {"min_p": 0.3}, {"repetition_penalty": 1.5}])
-def test_b55_options_shape_the_law_at_every_position(compose, table, parts_of, options):
+def test_b55_options_shape_the_distribution_at_every_position(compose, table, parts_of, options):
     sampling = SamplingParams(**{"temperature": 1.0, **options})
     drafter = TabularDrafterOptions(vocab=3, random={"order": 2, "seed": 5})
     for parts in (
