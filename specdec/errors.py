@@ -5,7 +5,7 @@ from difflib import get_close_matches
 
 
 class SpecdecError(Exception):
-    """A fault that the user can mend; the command line prints it without a traceback and exits with 2."""
+    """An error that the user can fix; the command line prints it without a traceback and exits with 2."""
 
 
 class SpecError(SpecdecError):

@@ -607,8 +607,8 @@ class Spoiled(TabularTarget):
         ("commit", r"after a commit.*caches \[.*\] tokens by row; expected"),
         ("rollback", r"rolled back.*tokens by row; expected"),
         ("keep", r"`keep` and `fork`"),
-        ("join", r"rows that `join` go on behind the others: the state says that it caches"),
-        ("joined rows", r"rows that `join` go on behind the others: row \d"),
+        ("join", r"rows that `join` continue behind the others: the state says that it caches"),
+        ("joined rows", r"rows that `join` continue behind the others: row \d"),
     ],
 )
 def test_a_wrong_target_is_refuted_and_told_where(fault, message):

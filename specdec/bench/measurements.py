@@ -64,7 +64,7 @@ class Measurement:
     """One batch of answers by one contender.
 
     group: the questions that are answered together, over all their turns; results are paired by it.
-    seconds: wall time, prefill included, prompt ids given. first_token_seconds: None where it could not be told.
+    seconds: wall time, prefill included, prompt ids given. first_token_seconds: None where it could not be measured.
     phases: seconds of 'prefill', the decode step's phases and 'rest'; empty for contenders that do not tell.
     peak_bytes: the largest memory of the process (on a CPU) or of the device during it, models included.
     """

@@ -9,7 +9,7 @@ _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def watch_memory(device: torch.device) -> Callable[[], int | None]:
-    """Start watching; what is returned tells the peak in bytes since then, models included; None where it cannot be told.
+    """Start watching; what is returned tells the peak in bytes since then, models included; None where it cannot be measured.
 
     On a GPU: tensors on the device. Elsewhere, on Linux: resident memory of the process.
     """

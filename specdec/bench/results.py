@@ -1,4 +1,4 @@
-"""The file that measurements go to: JSON lines that only ever grow, and that can be gone on with."""
+"""The file that measurements go to: JSON lines that only ever grow, and that can be resumed."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -53,7 +53,7 @@ class ResultsFile:
     """
 
     def __init__(self, path: Path, header: Header) -> None:
-        """Begin the file, or go on with it; a header without a measurement gives way to another.
+        """Begin the file, or resume it; a header without a measurement gives way to another.
 
         Raises SpecError where the file holds the results of something else.
         """

@@ -146,7 +146,7 @@ def _setup(results: Results) -> str:
     settings = {**plan.get("settings", {}), "selection": plan.get("selection")}
     lines += [f"- {name}: {_words(value)}" for name, value in settings.items()]
     lines += [f"- {name}: {_words(value)}" for name, value in origin.items()]
-    lines += [f"- gone on with: {again.get('started')}, commit {again.get('git_commit')}" for again in results.resumed]
+    lines += [f"- resumed: {again.get('started')}, commit {again.get('git_commit')}" for again in results.resumed]
     return "\n".join(lines)
 
 

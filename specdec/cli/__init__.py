@@ -16,7 +16,7 @@ def __getattr__(name: str) -> Any:
 
 
 def main() -> None:
-    """The entry point: exit 0 done, 1 refuted, 2 a fault to mend, 130 interrupted, 141 the reader has left."""
+    """The entry point: exit 0 done, 1 refuted, 2 an error to fix, 130 interrupted, 141 the reader has left."""
     import sys
 
     try:

@@ -1,4 +1,4 @@
-"""`bench`: strategies against plain decoding and against transformers, interleaved, into a file that can be gone on with."""
+"""`bench`: strategies against plain decoding and against transformers, interleaved, into a file that can be resumed."""
 
 import sys
 import time
@@ -80,7 +80,7 @@ def _measure(plan: Any, choice: Any, prompts: list[Path], selection: Any, output
     header = Header({**described, "prompts": [asdict(file) for file in files]}, lineup.describe(), provenance())
     file = ResultsFile(output, header)
     if file.resumes:
-        fail(f"going on with {output}: {len(file.done)} measurements are there")
+        fail(f"resuming {output}: {len(file.done)} measurements are there")
     for line in file.changed:
         if not line.startswith("started"):
             fail(f"warning: measured elsewhere before: {line}")

@@ -12,7 +12,7 @@ Prompts = Annotated[
 Strategies = Annotated[
     list[str] | None, typer.Option("--strategy", "-s", metavar="NAME", help="A strategy's name or .yaml file. Repeatable.")
 ]
-Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Results; a file that is there is gone on with.")]
+Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Results; a file that is there is resumed.")]
 Count = Annotated[int | None, typer.Option(min=1, help="Questions of each file, from its start.")]
 Category = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only questions of this category. Repeatable.")]
 Turns = Annotated[int | None, typer.Option(min=1, help="Turns of each question at most.")]

@@ -27,7 +27,7 @@ class Difference:
     def words(self) -> str:
         """One line."""
         if self.gap is None:
-            return f"one answer ends at token {self.index}, the other goes on"
+            return f"one answer ends at token {self.index}, the other continues"
         return (
             f"ids differ first at token {self.index}: plain {self.plain_token}, here {self.other_token}; "
             f"their logits are {self.gap:.2e} apart"

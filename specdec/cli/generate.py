@@ -160,7 +160,7 @@ def _stream(decoder: Decoder, ids: Sequence[int], options: dict[str, Any], *, qu
 
 
 def _ended_lines(events: Iterator[StreamEvent], *, quiet: bool) -> Iterator[StreamEvent]:
-    """The events; where they break off, the line that was begun is ended before the fault is told."""
+    """The events; where they break off, the line that was begun is ended before the error is reported."""
     begun = False
     try:
         for event in events:

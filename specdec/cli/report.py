@@ -38,7 +38,7 @@ def report(
 
     results = read_results(file)
     if not results.measurements:
-        raise SpecError(f"{file}: nothing has been measured yet; the same `specdec bench` goes on with it")
+        raise SpecError(f"{file}: nothing has been measured yet; the same `specdec bench` resumes it")
     folder = output if output is not None else file.with_name(f"{file.stem}-report")
     text = markdown(results)
     try:

@@ -20,7 +20,7 @@ from specdec.cli.output import unwritable
 from specdec.errors import SpecdecError, SpecdecWarning
 
 DEBUG = "SPECDEC_DEBUG"
-"""Environment variable: 1 shows the traceback of a fault."""
+"""Environment variable: 1 shows the traceback of an error."""
 
 NARROW = 60
 """Columns below which a table is written one line under the other."""

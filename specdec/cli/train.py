@@ -19,7 +19,7 @@ Decoding = Annotated[str, typer.Option("--strategy", help="How to decode; a fast
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command("train", help="Train a draft head, or go on with a run that was stopped.")(train)
+    app.command("train", help="Train a draft head, or resume a run that was stopped.")(train)
     data = typer.Typer(help="Data to train on.", no_args_is_help=True, rich_markup_mode=None)
     data.command("distill", help="Let the target answer questions, for a head to learn from.")(answer)
     data.command("invent", help="Let the target make up questions, to be answered by `data distill`.")(ask)
@@ -51,7 +51,7 @@ def train(
         run.on_step = lambda: bar.update(task, description=f"step {run.step}", completed=run.progress)
         if run.progress >= 1.0:
             bar.console.print(
-                f"nothing is left to do: {run.spent}; a larger budget would go on", highlight=False, soft_wrap=True
+                f"nothing is left to do: {run.spent}; a larger budget would resume it", highlight=False, soft_wrap=True
             )
         run.run()
 
@@ -73,7 +73,7 @@ def _line(record: dict[str, Any]) -> str | None:
 @guarded
 def answer(
     questions: Annotated[Path, typer.Argument(help="JSON lines with questions; answers in it are not looked at.")],
-    output: Annotated[Path, typer.Argument(help="JSON lines to write; a file that is there is gone on with.")],
+    output: Annotated[Path, typer.Argument(help="JSON lines to write; a file that is there is resumed.")],
     target: TargetModel = None,
     strategy: Decoding = "plain",
     temperature: Annotated[float, typer.Option(min=0.0)] = 0.0,
@@ -105,7 +105,7 @@ def answer(
 @guarded
 def ask(
     count: Annotated[int, typer.Argument(min=1, help="Questions wanted.", show_default=False)],
-    output: Annotated[Path, typer.Argument(help="JSON lines to write; a file that is there is gone on with.")],
+    output: Annotated[Path, typer.Argument(help="JSON lines to write; a file that is there is resumed.")],
     target: TargetModel = None,
     strategy: Decoding = "plain",
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Of a question; longer ones are left out.")] = 128,

@@ -98,7 +98,7 @@ class _Row:
         return [(token, TRUST[order] * probability) for token, probability in known[: self._count]]
 
     def observe(self, news: Committed, scored: Scored) -> None:
-        """Remember the likeliest tokens at every node that was scored, and go on from what was emitted."""
+        """Remember the likeliest tokens at every node that was scored, and continue from what was emitted."""
         tree = news.tree
         rows = likeliest(scored.logits, self._count)
         for node, successors in enumerate(rows):

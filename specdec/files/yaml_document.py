@@ -40,7 +40,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing to mend: where, which key, and what was got and expected."""
+    """One thing to fix: where, which key, and what was got and expected."""
 
     origin: Origin
     key: str

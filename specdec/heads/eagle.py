@@ -39,7 +39,7 @@ class EagleHead(nn.Module):
         own = config.own_lm_head
         self.lm_head = nn.Linear(config.hidden_size, config.output_size, bias=False) if own else None
 
-    def entry(self, features: Tensor) -> Tensor:
+    def input_projection(self, features: Tensor) -> Tensor:
         """What the first step takes as `hidden`: the target's features as they are."""
         return features
 
@@ -67,6 +67,6 @@ class EagleHead(nn.Module):
         output: Tensor = self.layers[0](states, positions, mask, update)
         return output
 
-    def readout(self, hidden: Tensor) -> Tensor:
+    def lm_head_states(self, hidden: Tensor) -> Tensor:
         """What the LM head reads: the predicted feature itself."""
         return hidden

@@ -35,7 +35,7 @@ class MidLayer(nn.Module):
 
 
 class EagleHead3(nn.Module):
-    """Predicts tokens directly. `entry` fuses the target's layers once; `forward`'s result, before `norm`, feeds the next step.
+    """Predicts tokens directly. `input_projection` fuses the target's layers once; the state before `norm` feeds the next step.
 
     `lm_head` is the head's own, over `draft_vocab_size` tokens. Parameter names are those of published checkpoints.
     *Source: arXiv 2503.01840.*
@@ -52,7 +52,7 @@ class EagleHead3(nn.Module):
         self.norm = RmsNorm(config.hidden_size, config.rms_norm_eps)
         self.lm_head = nn.Linear(config.hidden_size, config.output_size, bias=False)
 
-    def entry(self, features: Tensor) -> Tensor:
+    def input_projection(self, features: Tensor) -> Tensor:
         """`hidden` of the first step, from layer inputs [rows, nodes, layers, hidden] or [rows, nodes, layers * hidden]."""
         joined = features.flatten(2) if features.dim() == 4 else features
         fused: Tensor = self.fc(joined * self.config.feature_scale)
@@ -71,7 +71,7 @@ class EagleHead3(nn.Module):
         output: Tensor = self.midlayer(embeddings * self.config.embedding_scale, hidden, positions, mask, update)
         return output
 
-    def readout(self, hidden: Tensor) -> Tensor:
+    def lm_head_states(self, hidden: Tensor) -> Tensor:
         """What the LM head reads."""
         normed: Tensor = self.norm(hidden)
         return normed

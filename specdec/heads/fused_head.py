@@ -30,7 +30,7 @@ class _Eagle:
     config: HeadConfig
     fc: Linear
 
-    def entry(self, features: Tensor) -> Tensor:
+    def input_projection(self, features: Tensor) -> Tensor:
         return features
 
     def enter(self, embeddings: Tensor, hidden: Tensor) -> _Entered:
@@ -42,7 +42,7 @@ class _Eagle:
         states = self.fc(torch.cat(parts, dim=-1))
         return _Entered(states, states)
 
-    def readout(self, hidden: Tensor) -> Tensor:
+    def lm_head_states(self, hidden: Tensor) -> Tensor:
         return hidden
 
 
@@ -56,7 +56,7 @@ class _Eagle3:
     of_hidden: FusedNorm
     norm: FusedNorm
 
-    def entry(self, features: Tensor) -> Tensor:
+    def input_projection(self, features: Tensor) -> Tensor:
         flat = features.flatten(2) if features.dim() == 4 else features
         return self.fc(flat * self.config.feature_scale)
 
@@ -65,7 +65,7 @@ class _Eagle3:
         read = torch.cat((self.of_token(embeddings * self.config.embedding_scale), normed), dim=-1)
         return _Entered(normed if self.config.norm_before_residual else hidden, read)
 
-    def readout(self, hidden: Tensor) -> Tensor:
+    def lm_head_states(self, hidden: Tensor) -> Tensor:
         return self.norm(hidden)
 
 
@@ -88,9 +88,9 @@ class FusedHead:
         self._frequencies: Tensor = layer.self_attn.frequencies
         self._rotations = torch.empty(0)
 
-    def entry(self, features: Tensor) -> Tensor:
+    def input_projection(self, features: Tensor) -> Tensor:
         """`hidden` of the first step, as the module's."""
-        return self._ends.entry(features)
+        return self._ends.input_projection(features)
 
     def __call__(self, embeddings: Tensor, hidden: Tensor, positions: Tensor, *, mask: Tensor, update: CacheUpdate) -> Tensor:
         """The next hidden state [rows, nodes, hidden]; arguments as the module's, the mask in the head's dtype.
@@ -105,9 +105,9 @@ class FusedHead:
         states = residual + self._attention.mix(query, keys, values, bias)
         return states + self._mlp(self._before_mlp(states))
 
-    def readout(self, hidden: Tensor) -> Tensor:
+    def lm_head_states(self, hidden: Tensor) -> Tensor:
         """What the LM head reads."""
-        return self._ends.readout(hidden)
+        return self._ends.lm_head_states(hidden)
 
     def _turns(self, positions: Tensor, slots: int) -> tuple[Tensor, Tensor]:
         """[rows or 1, nodes, 1, dim] cosines and signed sines, looked up in a table of at least as many positions as slots."""

@@ -13,7 +13,7 @@ from specdec.heads.formats.checkpoint import HeadCheckpoint, read_head
 from specdec.heads.formats.published import fuses_layers, read_head_config
 from specdec.heads.fused_head import FusedHead
 from specdec.heads.session import DraftingHead
-from specdec.heads.shared_weights import embeddings, readout
+from specdec.heads.shared_weights import embeddings, lm_head_of
 from specdec.interfaces.compatibility import size_fault
 from specdec.interfaces.parts import PartOptions, Target
 
@@ -47,7 +47,7 @@ def made_for(config: HeadConfig | None) -> tuple[tuple[int, int], ...]:
 
 
 def load_head(options: HeadOptions, kind: Kind, target: Target | None, layers: tuple[int, ...] | None = None) -> DraftingHead:
-    """The head with what it borrows. Raises CheckpointError for the files, TargetMismatch for a target that does not fit."""
+    """The head with what it shares. Raises CheckpointError for the files, TargetMismatch for a target that does not fit."""
     if target is None:
         raise TargetMismatch(f"drafter '{kind}' is built after its target, and there is none")
     folder = locate_head(options.head, kind, revision=options.revision, download=True)
@@ -63,12 +63,12 @@ def load_head(options: HeadOptions, kind: Kind, target: Target | None, layers: t
 def ready(
     checkpoint: HeadCheckpoint, target: Target, *, dtype: torch.dtype, device: torch.device, folder: Path | None = None
 ) -> DraftingHead:
-    """A head of this dtype and device, laid out for drafting, with what it borrows. folder: where it is from."""
+    """A head of this dtype and device, laid out for drafting, with what it shares. folder: where it is from."""
     check_fit(checkpoint.config, target)
     return DraftingHead(
         head=FusedHead(checkpoint.head),
         embed=embeddings(checkpoint, target, dtype, device),
-        readout=readout(checkpoint, target, device),
+        lm_head=lm_head_of(checkpoint, target, device),
         target_ids=checkpoint.draft_ids,
         dtype=dtype,
         device=device,

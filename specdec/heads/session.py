@@ -15,7 +15,7 @@ from torch import Tensor
 from specdec.errors import TargetMismatch
 from specdec.heads.fused_head import FusedHead
 from specdec.heads.sequence import SequenceDraft
-from specdec.heads.shared_weights import Embed, Readout
+from specdec.heads.shared_weights import Embed, LmHead
 from specdec.interfaces.parts import DraftSession
 from specdec.interfaces.proposals import Distributions, DraftStart, Frontier, Proposal
 from specdec.interfaces.results import Committed, HiddenStates, Scored
@@ -33,7 +33,7 @@ class DraftingHead:
 
     head: FusedHead
     embed: Embed
-    readout: Readout
+    lm_head: LmHead
     target_ids: Tensor | None
     dtype: torch.dtype
     device: torch.device
@@ -131,7 +131,7 @@ class HeadSession(DraftSession):
         mask = chain_mask(starts, counts, nodes=width, slots=cache.staged_width)
         positions = torch.tensor(starts)[:, None] + torch.arange(width)
         cuts = [None if f is None else f[begin : begin + len(part)] for f, part in zip(features, parts, strict=True)]
-        self._forward(cache, parts, self._entry(cuts, counts), positions, mask)
+        self._forward(cache, parts, self._input_projection(cuts, counts), positions, mask)
 
     def _feed_pending(self) -> None:
         """Every row's pending pairs go into its stable cache; what comes out at the last answers for the root."""
@@ -140,7 +140,7 @@ class HeadSession(DraftSession):
         counts = [chain.count for chain in chains]
         features = [torch.cat(row.features) if row.features else None for row in self.rows]
         self.cache.stage(lengths, max(counts))
-        states = self._forward_nodes(chains, [row.tokens for row in self.rows], self._entry(features, counts))
+        states = self._forward_nodes(chains, [row.tokens for row in self.rows], self._input_projection(features, counts))
         last = torch.cat([states[row, count - 1 : count] for row, count in enumerate(counts)])
         logits = self._logits(last)
         self.cache.commit([range(count) for count in counts])
@@ -187,12 +187,12 @@ class HeadSession(DraftSession):
             update=partial(cache.update, 0),
         )
 
-    def _entry(self, features: Sequence[Tensor | None], counts: Sequence[int]) -> Tensor:
+    def _input_projection(self, features: Sequence[Tensor | None], counts: Sequence[int]) -> Tensor:
         """The target's features as the head's first step takes them, padded: [rows, nodes, hidden]."""
         config = self._drafting.head.config
         width = config.hidden_size if config.target_hidden_size is None else config.target_hidden_size
         tail = (len(config.layers), width) if config.layers else (width,)
-        return self._drafting.head.entry(self._padded(features, counts, tail))
+        return self._drafting.head.input_projection(self._padded(features, counts, tail))
 
     def _padded(self, parts: Sequence[Tensor | None], counts: Sequence[int], tail: tuple[int, ...]) -> Tensor:
         """[rows, max(counts), *tail]; zeros where a row has no part, or a shorter one."""
@@ -205,7 +205,7 @@ class HeadSession(DraftSession):
         return full
 
     def _logits(self, states: Tensor) -> Tensor:
-        return self._drafting.readout(self._drafting.head.readout(states))
+        return self._drafting.lm_head(self._drafting.head.lm_head_states(states))
 
 
 def _one_prefill(first: DraftStart, second: DraftStart) -> bool:

@@ -1,4 +1,4 @@
-"""What a target lends to a head: its embeddings and its LM head, whole or the rows of a reduced vocabulary."""
+"""What a head shares with its target: embeddings and LM head, whole or the rows of a reduced vocabulary."""
 
 from collections.abc import Callable
 
@@ -22,7 +22,7 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torc
 Embed = Callable[[Tensor], Tensor]
 """Ids [n] to embeddings [n, hidden], in the head's dtype and on its device."""
 
-Readout = Callable[[Tensor], Tensor]
+LmHead = Callable[[Tensor], Tensor]
 """Normed states [n, hidden] of the head to logits [n, drafts]."""
 
 
@@ -37,14 +37,14 @@ def embeddings(checkpoint: HeadCheckpoint, target: Target, dtype: torch.dtype, d
     return lambda ids: target.embed(ids.to(facts.device)).to(device, dtype)
 
 
-def readout(checkpoint: HeadCheckpoint, target: Target, device: torch.device) -> Readout:
+def lm_head_of(checkpoint: HeadCheckpoint, target: Target, device: torch.device) -> LmHead:
     """Logits from the head's own LM head, or from the target's. The head fits the target (`check_fit`)."""
     facts, ids = target.facts, checkpoint.draft_ids
     if (own := checkpoint.lm_head) is not None:
         return linear(own)
     if ids is None:
         return lambda states: target.head(states.to(facts.device, facts.dtype))
-    found = lent_rows(target, ids.to(facts.device))
+    found = shared_rows(target, ids.to(facts.device))
     if found is None:
         return lambda states: target.head(states.to(facts.device, facts.dtype))[:, ids.to(facts.device)].to(device)
     weight, bias = found[0].to(device), None if found[1] is None else found[1].to(device)
@@ -52,10 +52,10 @@ def readout(checkpoint: HeadCheckpoint, target: Target, device: torch.device) ->
     return lambda states: rows(states.to(weight.dtype))
 
 
-def lent_rows(target: Target, ids: Tensor) -> tuple[Tensor, Tensor | None] | None:
+def shared_rows(target: Target, ids: Tensor) -> tuple[Tensor, Tensor | None] | None:
     """Rows [ids, hidden] and bias [ids] of the target's LM head; None for one that is no affine map (a soft cap).
 
-    The input embeddings are tried first: models that tie them lend their rows without work. Else rows are read off one
+    The input embeddings are tried first: models that tie them share their rows without work. Else rows are read off one
     direction of the hidden states at a time.
     """
     facts = target.facts

@@ -85,7 +85,7 @@ class Target(ABC, Generic[OptionsT]):
     @classmethod
     @abstractmethod
     def declares(cls, options: OptionsT) -> TargetDeclaration:
-        """What the options alone tell (config.json may be read, weights never)."""
+        """What is known from the options alone (config.json may be read, weights never)."""
 
     @classmethod
     @abstractmethod

@@ -1,4 +1,4 @@
-"""What a decoder tells drafters and builders, and what drafters answer."""
+"""What a decoder hands to drafters and builders, and what drafters answer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

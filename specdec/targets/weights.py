@@ -10,7 +10,7 @@ import torch
 from specdec.errors import CheckpointError
 
 LISTED = 6
-"""Names per fault in a message; of the rest only the number is told."""
+"""Names per fault in a message; of the rest only the number is reported."""
 
 HARMLESS = (".inv_freq", ".masked_bias", ".position_ids")
 """Ends of names of buffers that older checkpoints saved and that models compute themselves."""

@@ -195,7 +195,7 @@ def _check_rows(drafter: Drafter, target: Target, prefixes: Sequence[Sequence[in
         if not _alike(alone, answers[place]):
             raise CheckFailed(
                 f"after row 1 of 3 has left, and each has learned its tokens, row {row} answers {_shown(answers[place])}; "
-                f"alone it answers {_shown(alone)}: `keep` must drop rows by their place, and `observe` tells "
+                f"alone it answers {_shown(alone)}: `keep` must drop rows by their place, and `observe` reports "
                 "the rows that are left"
             )
 

@@ -1,4 +1,4 @@
-"""Output distributions of a part among honest partners, on small models that are mean in different ways."""
+"""Output distributions of a part among correct partners, on small models that are adversarial in different ways."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -54,10 +54,10 @@ def check_target(
         ("a prompt's logits do not depend on its batch mates", probe.prefills),
         ("a node's logits are those of its path", probe.trees),
         ("a tree that is scored again in a larger one gives its new nodes only", probe.growing),
-        ("after a commit it goes on from the accepted path", probe.commits),
+        ("after a commit it continues from the accepted path", probe.commits),
         ("a draft that is rolled back leaves nothing behind", probe.rollback),
         ("`keep` and `fork` take the rows that they name", probe.rows),
-        ("rows that `join` go on behind the others", probe.joins),
+        ("rows that `join` continue behind the others", probe.joins),
         *([] if facts.hidden_size is None else [("hidden states are those that the LM head reads", probe.hidden)]),
     ):
         with report.rule(words), PartGuard("target", cls):

@@ -1,4 +1,4 @@
-"""Reading the checkpoint of a run that goes on, and what may not have changed in its spec."""
+"""Reading the checkpoint of a run that is resumed, and what may not have changed in its spec."""
 
 import json
 from pathlib import Path
@@ -57,7 +57,7 @@ def head_as_left(spec: TrainingSpec, state: dict[str, Any]) -> EagleHead | Eagle
     except ValidationError as error:
         raise CheckpointError(f"{path} does not describe a head: {error.errors()[0]['msg']}; {ANEW}") from error
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read, and the run cannot go on without it: {error}; {ANEW}") from error
+        raise CheckpointError(f"{path} cannot be read, and the run cannot be resumed without it: {error}; {ANEW}") from error
     before = state.get("config")
     changed = (
         [] if before is None else [key for key, value in config.model_dump(mode="json").items() if before.get(key) != value]

@@ -55,7 +55,7 @@ def numbered_messages(path: Path, *, temperature: float | None = None, answered:
 def encode(messages: Messages, tokenizer: Any, max_tokens: int) -> Conversation:
     """Token ids by the chat template, cut to `max_tokens`.
 
-    Raises SpecError where the template is not a prefix code (so that no mask can be told) or the mask is empty.
+    Raises SpecError where the template is not a prefix code (so that no mask can be determined) or the mask is empty.
     """
     token_ids = _render(tokenizer, messages, generation_prompt=False)
     spoken = [False] * len(token_ids)

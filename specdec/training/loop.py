@@ -27,7 +27,7 @@ LEAST_PROGRESS = 1e-4
 
 
 class Trainer:
-    """A run that can stop at any step and go on as if it had not.
+    """A run that can stop at any step and resume as if it had not.
 
     Its whole state is in the checkpoint: weights, optimisers, epoch and place in it, the shards of the epoch, and counters.
     shards: those of an epoch; where they are others than before, they are put down before they are learnt from.

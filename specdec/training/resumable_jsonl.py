@@ -1,4 +1,4 @@
-"""Files of JSON lines that a command appends to, and goes on with only if they are its own."""
+"""Files of JSON lines that a command appends to, and resumes only if they are its own."""
 
 import json
 from collections.abc import Callable

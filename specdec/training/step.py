@@ -59,7 +59,7 @@ def batch_loss(
         states, target = hidden[where], batch.features[:, 1:][where]
         labels = soft_labels(batch.top_ids[:, 1:][where], batch.top_logits[:, 1:][where], row_of_id)
         weight = losses.step_decay**step
-        entropy, hits = soft_cross_entropy(head.readout(states), lm_head, labels)
+        entropy, hits = soft_cross_entropy(head.lm_head_states(states), lm_head, labels)
         total = total + weight * losses.cross_entropy * entropy / rows
         if losses.regression:
             distance = feature_regression(states, target)

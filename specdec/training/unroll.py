@@ -30,7 +30,7 @@ def unroll(head: EagleHead | EagleHead3, embeddings: Tensor, features: Tensor, s
     rows = features.shape[1]
     positions = torch.arange(rows, device=features.device)[None]
     cache = _Growing()
-    hidden = head.entry(features)
+    hidden = head.input_projection(features)
     for step in range(steps):
         mask = None if step == 0 else step_mask(rows, step, features.device)
         hidden = head(embeddings, hidden, positions, mask=mask, update=cache if steps > 1 else None)

@@ -92,7 +92,7 @@ def _right(head: EagleHead | EagleHead3, borrowed: Borrowed, batch: Batch) -> li
     by_step = []
     lm_head = lm_head_rows(head, borrowed).to(borrowed.lm_head.dtype)
     for hidden in unroll(head, embeddings, batch.inputs[:, :-1], DEPTH):
-        states = head.readout(hidden[:, :-1]).to(lm_head.dtype)
+        states = head.lm_head_states(hidden[:, :-1]).to(lm_head.dtype)
         drafts = torch.cat([(part @ lm_head.T).argmax(-1) for part in torch.split(states, 1)])
         drafts = drafts if borrowed.draft_ids is None else borrowed.draft_ids[drafts]
         by_step.append(drafts == truth)

@@ -55,7 +55,7 @@ class Looks:
         self._reports.append(saved)
 
     def rests(self, asker: "Learned", rows: int, *, queue: bool = False) -> bool:
-        """Whether the drafter is to be left alone in this step, which is one of `rows` sequences. All are told the same.
+        """Whether the drafter is to be left alone in this step, which is one of `rows` sequences. All get the same answer.
 
         queue: whether others wait to take the place of one that ends.
         """

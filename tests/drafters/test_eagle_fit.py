@@ -16,7 +16,7 @@ from specdec.heads.formats.checkpoint import HeadCheckpoint
 from specdec.heads.formats.export import write_eagle, write_speculators
 from specdec.heads.fused_head import FusedHead
 from specdec.heads.loading import ready
-from specdec.heads.shared_weights import embeddings, lent_rows, readout
+from specdec.heads.shared_weights import embeddings, lm_head_of, shared_rows
 from specdec.interfaces.declarations import DrafterDeclaration, Features, Gives
 from specdec.interfaces.parts import BuildTools
 from specdec.interfaces.proposals import DraftStart, Frontier
@@ -274,7 +274,7 @@ def test_b80_features_enter_the_head_as_the_targets_own_cast_to_its_dtype(target
 @pytest.mark.parametrize("family", FAMILIES)
 def test_rows_of_a_lent_lm_head_give_the_targets_logits_or_are_not_lent(family_of, family):
     target, ids = family_of[family], torch.tensor([1, 5, 40, 7])
-    lent = lent_rows(target, ids)
+    lent = shared_rows(target, ids)
     if family == "capped":
         assert lent is None
         return
@@ -289,9 +289,9 @@ def test_drafts_are_read_out_by_the_targets_own_rule_scales_and_soft_caps_includ
     target = family_of[family]
     torch.manual_seed(1)
     states = torch.randn(3, 32) * 5
-    whole = readout(head_of(torch.float32), target, target.facts.device)(states)
+    whole = lm_head_of(head_of(torch.float32), target, target.facts.device)(states)
     reduced = head_of(torch.float32, draft_vocab_size=20)
-    some = readout(reduced, target, target.facts.device)(states)
+    some = lm_head_of(reduced, target, target.facts.device)(states)
     torch.testing.assert_close(whole, target.head(states))
     torch.testing.assert_close(some, target.head(states)[:, reduced.draft_ids], rtol=1e-4, atol=1e-4)
 
@@ -305,7 +305,7 @@ def test_b68_a_heads_own_lm_head_and_embeddings_are_used_and_the_targets_left_al
     checkpoint = HeadCheckpoint(head, None, table, own)
     states, ids = torch.randn(2, 32), torch.tensor([3, 47])
     device = target.facts.device
-    torch.testing.assert_close(readout(checkpoint, target, device)(states), states @ own.T)
+    torch.testing.assert_close(lm_head_of(checkpoint, target, device)(states), states @ own.T)
     assert torch.equal(embeddings(checkpoint, target, torch.float32, device)(ids), table[ids])
     assert torch.equal(target.embed(torch.arange(48)), before)
 
@@ -327,7 +327,7 @@ def test_a_padded_target_drafts_with_a_head_of_the_unpadded_vocabulary(target_of
     assert torch.equal(embed(torch.tensor([39, 45])), table[[39, 0]])
     own = HeadCheckpoint(head_of(torch.float32, vocab_size=40).head, None, None, torch.randn(40, 32))
     ready(own, target, dtype=torch.float32, device=target.facts.device)
-    assert readout(own, target, target.facts.device)(torch.randn(1, 32)).shape == (1, 40)
+    assert lm_head_of(own, target, target.facts.device)(torch.randn(1, 32)).shape == (1, 40)
 
 
 def test_hidden_states_of_no_tokens_are_no_surprise(target_of, drafter_of):

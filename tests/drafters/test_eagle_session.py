@@ -48,7 +48,7 @@ class Twin:
         tokens = list(text)
         fed = torch.zeros(len(text) - 1, self.head.config.hidden_size, dtype=torch.float64)
         if states is not None:
-            fed = self.head.entry(states[None, :-1])[0]
+            fed = self.head.input_projection(states[None, :-1])[0]
         caught = []
         output = fed[None]
 
@@ -66,7 +66,7 @@ class Twin:
         return output[0, -1], caught[0][0], caught[1][0]
 
     def logits(self, text, path):
-        return self.drafting.readout(self.head.readout(self.run(text, path)[0][None]))[0]
+        return self.drafting.lm_head(self.head.lm_head_states(self.run(text, path)[0][None]))[0]
 
 
 class Life:
@@ -219,7 +219,7 @@ class Recorder:
             features = torch.zeros(len(text), hidden.shape[-1], dtype=hidden.dtype)
             self.outputs = [(place, torch.zeros_like(state)) for place, state in self.outputs] or [(0, features[0])]
         else:
-            features = states.last if states.last is not None else self.life.twin.head.entry(states.layers[None])[0]
+            features = states.last if states.last is not None else self.life.twin.head.input_projection(states.layers[None])[0]
         for embedding, feature, position in zip(embeddings[0], hidden[0], positions[0].tolist(), strict=True):
             token = int((self.table - embedding).abs().sum(-1).argmin())
             distances = (features - feature).abs().sum(-1)

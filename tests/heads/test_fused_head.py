@@ -67,10 +67,10 @@ def test_it_says_what_the_modules_say(kind, dtype, nodes):
         expected = module(embeddings, hidden, positions, mask=mask, update=update)
         given = fused(embeddings, hidden, positions, mask=mask, update=update)
         close(given, expected, dtype)
-        close(fused.readout(expected), module.readout(expected), dtype)
+        close(fused.lm_head_states(expected), module.lm_head_states(expected), dtype)
         width, layers = module.config.target_hidden_size or 32, len(module.config.layers)
         features = torch.randn(2, nodes, *((layers, width) if layers else (width,)), dtype=dtype)
-        close(fused.entry(features), module.entry(features), dtype)
+        close(fused.input_projection(features), module.input_projection(features), dtype)
 
 
 def close(given, expected, dtype):

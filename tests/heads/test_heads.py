@@ -55,7 +55,7 @@ def head(request):
 def feed(head, rows=1, nodes=7):
     torch.manual_seed(1)
     width = (3, 24) if isinstance(head, EagleHead3) else (24,)
-    return torch.randn(rows, nodes, 24), head.entry(torch.randn(rows, nodes, *width)), torch.arange(nodes)[None]
+    return torch.randn(rows, nodes, 24), head.input_projection(torch.randn(rows, nodes, *width)), torch.arange(nodes)[None]
 
 
 def test_parameter_counts_are_those_of_the_published_configs():
@@ -174,7 +174,7 @@ def test_the_recurrence_of_eagle3_is_the_state_before_the_norm():
     embeddings, hidden, positions = feed(head)
     output = head(embeddings, hidden, positions)
     assert torch.equal(output, hidden)
-    assert not torch.allclose(head.readout(output), output)
+    assert not torch.allclose(head.lm_head_states(output), output)
 
 
 @pytest.mark.parametrize("inputs", list(Inputs))

@@ -60,7 +60,9 @@ def test_a_run_that_has_come_to_its_end_says_that_nothing_is_left_to_do(trainer,
     first, again = (CliRunner().invoke(app, ["train", str(small_yaml)]) for _ in range(2))
     assert (first.exit_code, again.exit_code) == (0, 0)
     assert "nothing is left" not in first.output
-    assert "nothing is left to do: the run has made 2 steps, of budget.steps: 2; a larger budget would go on" in again.output
+    assert (
+        "nothing is left to do: the run has made 2 steps, of budget.steps: 2; a larger budget would resume it" in again.output
+    )
 
 
 def test_time_that_is_spent_is_said_in_seconds(trainer):

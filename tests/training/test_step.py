@@ -45,14 +45,14 @@ def naive(head, borrowed, batch, steps):
             batch.token_ids, batch.judged, batch.features, batch.inputs, batch.top_ids, batch.top_logits, strict=True
         ):
             for row in (row for row in range(step, len(ids) - 1) if judged[row + 1]):
-                pairs = head.entry(inputs[None, : row - step + 1])
+                pairs = head.input_projection(inputs[None, : row - step + 1])
                 for count in range(row - step + 1, row + 2):
                     tokens = ids[1 : count + 1] if shifted else ids[:count]
                     output = head(borrowed.embedding[tokens][None], pairs, torch.arange(count)[None])
                     pairs = torch.cat((pairs, output[:, -1:]), 1)
                 state = output[0, -1]
                 lm_head = borrowed.lm_head if head.lm_head is None else head.lm_head.weight
-                said = functional.log_softmax(head.readout(state) @ lm_head.T, -1)[top[row + 1].long()]
+                said = functional.log_softmax(head.lm_head_states(state) @ lm_head.T, -1)[top[row + 1].long()]
                 entropy = -(logits[row + 1].softmax(-1) * said).sum()
                 distance = functional.smooth_l1_loss(state, features[row + 1])
                 losses.append(LOSSES.regression * distance + LOSSES.cross_entropy * entropy)

@@ -37,7 +37,7 @@ def inputs(head):
 
 def draft(head, embeddings, features, start, depth):
     """The hidden states of a chain that begins after row `start` is known, each step seeing a fresh, explicit sequence."""
-    pairs, states = head.entry(features[:, : start + 1]), []
+    pairs, states = head.input_projection(features[:, : start + 1]), []
     for step in range(depth):
         count = start + 1 + step
         output = head(embeddings[:, :count], pairs, torch.arange(count)[None])

@@ -25,7 +25,7 @@ class HeadCheckpoint:
     """A head, and what it brings beside its own parameters.
 
     draft_ids: [drafts] int64, the target id of each column of the LM head; None: all ids.
-    embedding [vocab, hidden], lm_head [drafts, hidden]: None where the target lends them.
+    embedding [vocab, hidden], lm_head [drafts, hidden]: None where the target shares them.
     """
 
     head: EagleHead | EagleHead3
@@ -62,7 +62,7 @@ def read_head(
     cast = {name: tensor.to(device=device, dtype=dtype or tensor.dtype) for name, tensor in tensors.items()}
     embedding = cast.pop(EMBEDDING, None)
     lm_head = cast.pop(LM_HEAD, None) if config.kind == "eagle" and not config.own_lm_head else None
-    _check_lent(folder, config, embedding, lm_head)
+    _check_shared(folder, config, embedding, lm_head)
     head = _assembled(folder, config, cast)
     draft_ids = _draft_ids(folder, config, maps, published=is_published(folder))
     return HeadCheckpoint(
@@ -126,8 +126,8 @@ def _assembled(folder: Path, config: HeadConfig, tensors: Mapping[str, Tensor]) 
     return head.eval().requires_grad_(False)
 
 
-def _check_lent(folder: Path, config: HeadConfig, embedding: Tensor | None, lm_head: Tensor | None) -> None:
-    """What the target may lend, of the right shape where it is there."""
+def _check_shared(folder: Path, config: HeadConfig, embedding: Tensor | None, lm_head: Tensor | None) -> None:
+    """What the target may share, of the right shape where it is there."""
     sizes = {EMBEDDING: (embedding, config.vocab_size), LM_HEAD: (lm_head, config.output_size)}
     misshapen = (
         f"{name} {tuple(tensor.shape)}, expected {(rows, config.hidden_size)}"

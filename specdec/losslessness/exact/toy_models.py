@@ -1,4 +1,4 @@
-"""Models of a few tokens in the place of a strategy's own: each is mean in another way."""
+"""Models of a few tokens in the place of a strategy's own: each is adversarial in another way."""
 
 from dataclasses import dataclass
 from typing import Any

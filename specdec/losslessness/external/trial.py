@@ -11,7 +11,7 @@ from specdec.losslessness.reference_model import Reference
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trial:
-    """answering: the accused. decoder: plain decoding of its target. began: by `time.monotonic`; loading counts."""
+    """answering: the callable under test. decoder: plain decoding of its target. began: by `time.monotonic`; loading counts."""
 
     answering: Answering
     decoder: Decoder

@@ -50,10 +50,10 @@ def drafts(read: HeadCheckpoint, embedding: torch.Tensor | None = None) -> torch
     width = (len(read.config.layers), HIDDEN) if read.config.layers else (HIDDEN,)
     features, positions = torch.randn(1, 5, *width), torch.arange(5)[None]
     table = read.embedding if read.embedding is not None else table
-    hidden = read.head.entry(features)
+    hidden = read.head.input_projection(features)
     for ids in ([1, 5, 2, 7, 3], [4, 4, 8, 1, 0]):
         hidden = read.head(table[torch.tensor(ids)][None], hidden, positions)
-    return hidden if read.lm_head is None else read.head.readout(hidden) @ read.lm_head.T
+    return hidden if read.lm_head is None else read.head.lm_head_states(hidden) @ read.lm_head.T
 
 
 def same(first: torch.Tensor, second: torch.Tensor) -> None:
@@ -181,10 +181,10 @@ torch.manual_seed(1)
 table = torch.randn(16, 24)
 width = (len(read.config.layers), 24) if read.config.layers else (24,)
 features, positions = torch.randn(1, 5, *width), torch.arange(5)[None]
-hidden = read.head.entry(features)
+hidden = read.head.input_projection(features)
 for ids in ([1, 5, 2, 7, 3], [4, 4, 8, 1, 0]):
     hidden = read.head(table[torch.tensor(ids)][None], hidden, positions)
-logits = hidden if read.lm_head is None else read.head.readout(hidden) @ read.lm_head.T
+logits = hidden if read.lm_head is None else read.head.lm_head_states(hidden) @ read.lm_head.T
 print(json.dumps([None if read.draft_ids is None else read.draft_ids.tolist(),
                   logits.flatten().tolist()]))
 """
