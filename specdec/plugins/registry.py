@@ -10,6 +10,7 @@ from enum import StrEnum
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from threading import RLock
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -128,10 +129,14 @@ def _enabled(disabled: str) -> list[EntryPoint]:
     return [p for p in found.values() if not names & {_package(p), p.name}]
 
 
+_ONE_THREAD: Final = RLock()
+"""Held while stdout is another one: of two threads that redirect it, the second would put back what the first had put there."""
+
+
 def _guarded(package: str, what: str, action: Callable[[], Any]) -> Any:
     """What it prints goes to stderr: stdout carries the answers of commands."""
     try:
-        with redirect_stdout(sys.stderr):
+        with _ONE_THREAD, redirect_stdout(sys.stderr):
             return action()
     except (Exception, SystemExit) as error:
         reason = f"{type(error).__name__}: {error}"
