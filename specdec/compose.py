@@ -10,15 +10,19 @@ from specdec.config.resolved_spec import Catalog, ResolvedPart, ResolvedSpec
 from specdec.config.resolver import built, check, read
 from specdec.decoding.decoder import Decoder
 from specdec.decoding.drafting import Declared
+from specdec.interfaces.consent import consented
 from specdec.interfaces.declarations import DrafterDeclaration
 from specdec.interfaces.parts import BuildTools, Drafter, Target
 from specdec.plugins.registry import Kind, Registry, load_registry
 
 
-def load_catalog() -> Catalog:
-    """Our parts and files and those of installed plug-ins. Raises PluginError."""
+def load_catalog(*, trust_remote_code: bool | None = None) -> Catalog:
+    """Our parts and files and those of installed plug-ins. Raises PluginError.
+
+    trust_remote_code: consent to code that models bring; None: what SPECDEC_TRUST_REMOTE_CODE says.
+    """
     registry = load_registry()
-    return Catalog(registry, library(registry.libraries))
+    return Catalog(registry, library(registry.libraries), consented(trust_remote_code))
 
 
 def load(
@@ -26,15 +30,18 @@ def load(
     *,
     target: str | Path | Mapping[str, Any] | Target | None = None,
     set: Mapping[str, Any] | Sequence[str] = (),  # noqa: A002 - the command line's --set
+    trust_remote_code: bool | None = None,
     **overrides: Any,
 ) -> Decoder:
     """The decoder of a shipped strategy, a .yaml file or a mapping.
 
     target: a folder or hub id of a Hugging Face model, a target part as a mapping, or one that is already loaded.
-    set: `a.b=value` texts, or {dotted key: value}. overrides: top-level keys, such as sampling={"temperature": 1.0}.
+    set: `a.b=value` texts, or {dotted key: value}.
+    trust_remote_code: run the code that models bring; None: what SPECDEC_TRUST_REMOTE_CODE says. A spec cannot consent.
+    overrides: top-level keys, such as sampling={"temperature": 1.0}.
     Raises SpecError (every mistake at once), IncompatibleParts, or TargetMismatch when the model cannot do it.
     """
-    catalog = load_catalog()
+    catalog = load_catalog(trust_remote_code=trust_remote_code)
     given = target if isinstance(target, Target) else None
     replaced = {} if target is None or isinstance(target, Target) else target_override(target, catalog.registry)
     dotted = dict(set) if isinstance(set, Mapping) else {}

@@ -15,7 +15,8 @@ from specdec.errors import SpecError
 from specdec.targets.builtin import BuiltinOptions
 from specdec.targets.gguf_cache import unpacked_folder
 from specdec.targets.huggingface import HuggingFaceOptions
-from specdec.targets.loading import load_model, quiet, stop_ids
+from specdec.targets.loading import load_model, stop_ids
+from specdec.targets.quiet import quiet
 
 GENERATE, LOOKUP, ASSISTED = "transformers", "transformers-lookup", "transformers-assisted"
 

@@ -14,8 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 from specdec.cli import bench_options as options
-from specdec.cli.terminal import Json, Settings, TargetModel, fail, guarded, print_json
+from specdec.cli.terminal import Json, Settings, TargetModel, TrustRemoteCode, fail, guarded, print_json
 from specdec.compose import load_catalog
+from specdec.config.resolved_spec import Catalog
 from specdec.errors import SpecError
 
 SECONDS_BETWEEN_LINES = 30.0
@@ -48,6 +49,7 @@ def bench(
     seed: options.Seed = 0,
     chat: options.Chat = None,
     target: TargetModel = None,
+    trust: TrustRemoteCode = None,
     settings: Settings = None,
     json: Json = False,
 ) -> None:
@@ -62,11 +64,13 @@ def bench(
     plan = _settings(**cells, **distribution, max_new_tokens=max_new_tokens, warmup=warmup, queue=queue)
     choice = Choice(tuple(strategies or ()), tuple(settings or ()), target, [] if no_peers else peers, assistant)
     with redirect_stdout(sys.stderr) if json else nullcontext():
-        _measure(plan, choice, prompts, Selection(count, tuple(category or ()), turns), output)
+        _measure(
+            plan, load_catalog(trust_remote_code=trust), choice, prompts, Selection(count, tuple(category or ()), turns), output
+        )
     _show(output, json=json)
 
 
-def _measure(plan: Any, choice: Any, prompts: list[Path], selection: Any, output: Path) -> None:
+def _measure(plan: Any, catalog: Catalog, choice: Any, prompts: list[Path], selection: Any, output: Path) -> None:
     from specdec.bench.contenders import Lineup
     from specdec.bench.measurements import Header
     from specdec.bench.prompts import read_questions
@@ -75,7 +79,7 @@ def _measure(plan: Any, choice: Any, prompts: list[Path], selection: Any, output
     from specdec.bench.run import Bench
 
     questions, files = read_questions(prompts, selection)
-    lineup = Lineup(choice, load_catalog(), plan.dtypes)
+    lineup = Lineup(choice, catalog, plan.dtypes)
     described = {"settings": plan.described(), "selection": asdict(selection)}
     header = Header({**described, "prompts": [asdict(file) for file in files]}, lineup.describe(), provenance())
     file = ResultsFile(output, header)

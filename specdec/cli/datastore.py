@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from specdec.cli.output_files import check_outputs
-from specdec.cli.terminal import TargetModel, guarded
+from specdec.cli.terminal import TargetModel, TrustRemoteCode, guarded
 from specdec.compose import load
 from specdec.drafters.vocabulary import fingerprint
 from specdec.errors import SpecError, TargetMismatch
@@ -35,11 +35,11 @@ def register(app: typer.Typer) -> None:
 
 
 @guarded
-def build(files: Texts, output: Output, target: TargetModel = None) -> None:
+def build(files: Texts, output: Output, target: TargetModel = None, trust: TrustRemoteCode = None) -> None:
     """Only answers of conversations are taken in: an answer is what is to be continued."""
     check_outputs(output, inputs=files)
     parts = list(_parts(files))
-    model = load("plain", target=target).target
+    model = load("plain", target=target, trust_remote_code=trust).target
     codec = _codec(model)
     texts = [codec.encode(answer) for _, answer in parts]
     store = build_datastore(texts, vocabulary=fingerprint(model))
@@ -52,12 +52,13 @@ def successors(
     files: Texts,
     output: Output,
     target: TargetModel = None,
+    trust: TrustRemoteCode = None,
     candidates: Annotated[int, typer.Option(min=1, max=64, help="Next tokens that are kept for a context.")] = 8,
 ) -> None:
     """The target reads each text once, answers behind their questions."""
     check_outputs(output, inputs=files)
     parts = list(_parts(files))
-    model = load("plain", target=target).target
+    model = load("plain", target=target, trust_remote_code=trust).target
     codec, tables, count = _codec(model), SuccessorTables(), 0
     for question, answer in parts:
         prompt = codec.chat(question) if question else []

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from specdec.cli.terminal import Json, Settings, Strategy, TargetModel, fail, guarded, print_json, print_table
+from specdec.cli.terminal import Json, Settings, Strategy, TargetModel, TrustRemoteCode, fail, guarded, print_json, print_table
 from specdec.compose import load_catalog, resolve
 from specdec.config.json_schema import spec_schema
 from specdec.config.resolved_spec import Catalog
@@ -79,9 +79,15 @@ def _strategy_row(name: str, path: Any) -> dict[str, Any]:
 
 
 @guarded
-def show(strategy: Strategy, settings: Settings = None, target: TargetModel = None, json: Json = False) -> None:
+def show(
+    strategy: Strategy,
+    settings: Settings = None,
+    target: TargetModel = None,
+    trust: TrustRemoteCode = None,
+    json: Json = False,
+) -> None:
     """Print a strategy with every default spelled out."""
-    catalog = load_catalog()
+    catalog = load_catalog(trust_remote_code=trust)
     resolved = resolve(strategy, catalog, settings=settings, target=target)
     plain_spec = resolved.plain()
     if json:
@@ -95,10 +101,11 @@ def check_command(
     strategies: Annotated[list[str], typer.Argument(help="Names, or paths to .yaml files.", show_default=False)],
     settings: Settings = None,
     target: TargetModel = None,
+    trust: TrustRemoteCode = None,
     json: Json = False,
 ) -> None:
     """Check strategies; all mistakes are reported together."""
-    catalog = load_catalog()
+    catalog = load_catalog(trust_remote_code=trust)
     results: list[dict[str, Any]] = []
     for strategy in strategies:
         try:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from specdec.cli.comparison import Comparison, compare
-from specdec.cli.terminal import Json, Settings, Strategy, TargetModel, fail, guarded, print_json
+from specdec.cli.terminal import Json, Settings, Strategy, TargetModel, TrustRemoteCode, fail, guarded, print_json
 from specdec.compose import build, load_catalog, resolve
 from specdec.config.resolved_spec import ResolvedSpec
 from specdec.decoding.decoder import Decoder, StreamEvent
@@ -47,6 +47,7 @@ def generate(
     ] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate at most.")] = 128,
     target: TargetModel = None,
+    trust: TrustRemoteCode = None,
     settings: Settings = None,
     seed: Annotated[
         int | None, typer.Option(min=0, max=2**63 - 1, help="Key of all draws. [default: made from the spec's seed]")
@@ -57,7 +58,7 @@ def generate(
 ) -> None:
     """Answer a prompt with a strategy, as the first request of a decoder in Python is answered."""
     text = _prompt_text(prompt, prompt_file)
-    catalog = load_catalog()
+    catalog = load_catalog(trust_remote_code=trust)
     resolved = resolve(strategy, catalog, settings=settings, target=target)
     with redirect_stdout(sys.stderr) if json else nullcontext():
         decoder = build(resolved, catalog)

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from specdec.cli.output_files import check_outputs
-from specdec.cli.terminal import Settings, Strategy, TargetModel, fail, guarded, print_table
+from specdec.cli.terminal import Settings, Strategy, TargetModel, TrustRemoteCode, fail, guarded, print_table
 from specdec.compose import build, load_catalog, resolve
 from specdec.config.library import SUFFIXES
 from specdec.config.resolved_spec import Catalog, ResolvedSpec
@@ -53,6 +53,7 @@ def profile(
     context: Annotated[list[int] | None, typer.Option(min=1, help="Cached tokens. Repeatable. [default: 128, 512]")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Samples of each width; the median counts.")] = 7,
     target: TargetModel = None,
+    trust: TrustRemoteCode = None,
     settings: Settings = None,
     plot: Plot = None,
 ) -> None:
@@ -63,7 +64,7 @@ def profile(
     from specdec.tree_search.pictures import draw_costs
 
     check_outputs(output, plot)
-    catalog = load_catalog()
+    catalog = load_catalog(trust_remote_code=trust)
     resolved = _plan(what, catalog, target, settings)
     decoder = _decoder(resolved, catalog)
     contexts = tuple(sorted(set(context or (128, 512))))
@@ -141,6 +142,7 @@ def acceptance(
     own_steps: OwnSteps = False,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Key of all draws.")] = 0,
     target: TargetModel = None,
+    trust: TrustRemoteCode = None,
     settings: Settings = None,
     plot: Plot = None,
 ) -> None:
@@ -153,7 +155,7 @@ def acceptance(
 
     check_outputs(output, plot, inputs=prompts)
     questions, files = read_questions(prompts, Selection(count))
-    catalog = load_catalog()
+    catalog = load_catalog(trust_remote_code=trust)
     resolved = resolve(strategy, catalog, settings=settings, target=target)
     check_measurable(resolved.parts[Kind.DRAFTER].declares, resolved.parts[Kind.TREE].declares, own_steps=own_steps)
     decoder = _decoder(resolved, catalog)

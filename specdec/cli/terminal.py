@@ -35,6 +35,14 @@ Settings = Annotated[
 TargetModel = Annotated[
     str | None, typer.Option("--target", metavar="PATH", help="A model folder or hub id in place of the spec's target.")
 ]
+TrustRemoteCode = Annotated[
+    bool | None,
+    typer.Option(
+        "--trust-remote-code",
+        help="Run code that a model's repository brings; a spec cannot consent to it. [default: SPECDEC_TRUST_REMOTE_CODE]",
+        show_default=False,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

@@ -10,7 +10,7 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from specdec.cli.output_files import keep_inputs
-from specdec.cli.terminal import Settings, TargetModel, guarded
+from specdec.cli.terminal import Settings, TargetModel, TrustRemoteCode, guarded
 from specdec.compose import load
 from specdec.errors import SpecError
 
@@ -30,12 +30,13 @@ def register(app: typer.Typer) -> None:
 def train(
     spec: Annotated[Path, typer.Argument(help="A training spec.", show_default=False)],
     settings: Settings = None,
+    trust: TrustRemoteCode = None,
 ) -> None:
     """The run's folder gets log.jsonl, checkpoint.pt and the head that was best on held-out answers."""
     from specdec.training.reading import read_training_spec
     from specdec.training.run import log_to, trainer
 
-    plan = read_training_spec(spec, tuple(settings or ()))
+    plan = read_training_spec(spec, tuple(settings or ()), trust_remote_code=trust)
     log = log_to(plan.output / "log.jsonl")
     with Progress(
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeElapsedColumn()
@@ -75,6 +76,7 @@ def answer(
     questions: Annotated[Path, typer.Argument(help="JSON lines with questions; answers in it are not looked at.")],
     output: Annotated[Path, typer.Argument(help="JSON lines to write; a file that is there is resumed.")],
     target: TargetModel = None,
+    trust: TrustRemoteCode = None,
     strategy: Decoding = "plain",
     temperature: Annotated[float, typer.Option(min=0.0)] = 0.0,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Of an answer.")] = 256,
@@ -93,7 +95,7 @@ def answer(
     asked = questions_of(read_messages(questions, answered=False))
     if not asked:
         raise SpecError(f"{questions}: no questions in it")
-    decoder = load(strategy, target=target)
+    decoder = load(strategy, target=target, trust_remote_code=trust)
     plan = DistillPlan(max_new_tokens=max_new_tokens, temperature=temperature, batch=batch, seed=seed)
     done = 0
     for done in distill(decoder, asked, plan, output):
@@ -107,6 +109,7 @@ def ask(
     count: Annotated[int, typer.Argument(min=1, help="Questions wanted.", show_default=False)],
     output: Annotated[Path, typer.Argument(help="JSON lines to write; a file that is there is resumed.")],
     target: TargetModel = None,
+    trust: TrustRemoteCode = None,
     strategy: Decoding = "plain",
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Of a question; longer ones are left out.")] = 128,
     batch: Annotated[int, typer.Option(min=1, help="Questions at once.")] = 32,
@@ -115,7 +118,7 @@ def ask(
     """Drawn at temperature 1 from the start of a user's turn, whatever the target was taught to be asked (Magpie)."""
     from specdec.training.synthetic_prompts import invent
 
-    decoder, done = load(strategy, target=target), 0
+    decoder, done = load(strategy, target=target, trust_remote_code=trust), 0
     for done in invent(decoder, count, output, max_new_tokens=max_new_tokens, batch=batch, seed=seed):
         typer.echo(f"{done} of {count}")
     if not done:

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
 from specdec.cli import verify_options as options
-from specdec.cli.terminal import Json, Settings, fail, guarded, print_json, print_table
+from specdec.cli.terminal import Json, Settings, TrustRemoteCode, fail, guarded, print_json, print_table
 from specdec.cli.verify_options import WantedLevel
 from specdec.compose import load_catalog, resolve
 from specdec.config.resolved_spec import Catalog, ResolvedSpec
@@ -38,6 +38,7 @@ def verify(
     level: options.WhichLevel = WantedLevel.EXACT,
     settings: Settings = None,
     target: options.Target = None,
+    trust: TrustRemoteCode = None,
     budget: options.Budget = None,
     report: options.Report = None,
     seed: options.Seed = 0,
@@ -56,7 +57,7 @@ def verify(
     if (strategy is None) == (function is None):
         raise SpecError("verify: name a strategy, or a function with --callable; one of them")
     _check_sizes(level, budget, {"vocab": vocab, "depth": depth, "models": models}, by_callable=function is not None)
-    catalog = load_catalog()
+    catalog = load_catalog(trust_remote_code=trust)
     resolved = resolve(strategy or "plain", catalog, settings=settings, target=target)
     folder = None if report is None else report_folder(report)
     name = resolved.spec.name if function is None else function

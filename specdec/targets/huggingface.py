@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 from torch import Tensor
 
+from specdec.interfaces.consent import MEANING
 from specdec.interfaces.declarations import Features, TargetDeclaration
 from specdec.interfaces.parts import BuildTools, PartOptions, Prefilled, Target, TargetState, TextCodec
 from specdec.interfaces.results import Scored, TargetFacts
@@ -13,7 +14,8 @@ from specdec.targets.assembly import BITWISE, Assembled, RunSettings, assemble
 from specdec.targets.bitwise_loading import no_bitwise_because
 from specdec.targets.capability import declaration
 from specdec.targets.fusing import FORWARD, ForwardKind
-from specdec.targets.loading import load_model, load_tokenizer, read_config
+from specdec.targets.loading import load_model, load_tokenizer
+from specdec.targets.model_config import declared_config
 from specdec.targets.text_codec import TokenizerCodec
 from specdec.trees.draft_tree import DraftTree
 
@@ -29,7 +31,7 @@ class HuggingFaceOptions(PartOptions):
     attention: Annotated[str, Field(description="sdpa or eager; others take no tree mask")] = "sdpa"
     device_map: Annotated[str | None, Field(description="accelerate's, to spread a model over devices")] = None
     revision: Annotated[str | None, Field(description="branch, tag or commit of a hub repository")] = None
-    trust_remote_code: Annotated[bool, Field(description="run the model code that the repository brings")] = False
+    trust_remote_code: Annotated[bool, Field(description=MEANING)] = False
     prefill_chunk: Annotated[int, Field(ge=1, description="prompt tokens per forward")] = 512
     max_context: Annotated[int | None, Field(ge=1, description="cap on the context, in tokens")] = None
     probe: Annotated[bool, Field(description="at load, compare a small tree with its paths")] = True
@@ -50,10 +52,8 @@ class HuggingFaceTarget(Target[HuggingFaceOptions]):
 
     @classmethod
     def declares(cls, options: HuggingFaceOptions) -> TargetDeclaration:
-        """Reads config.json from the folder or from the hub's local cache; knows nothing of models that are in neither."""
-        config = read_config(
-            options.model, revision=options.revision, trust_remote_code=options.trust_remote_code, local_only=True
-        )
+        """Reads config.json as data from the folder or from the hub's local cache; knows nothing of models in neither."""
+        config = declared_config(options.model, revision=options.revision, trusted=options.trust_remote_code)
         if config is None:
             return TargetDeclaration()
         refused = no_bitwise_because(config) if options.bitwise else None

@@ -3,21 +3,18 @@
 transformers is imported when something is loaded, not before: checking a spec of the embedded model does without.
 """
 
-import json
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from logging import ERROR
 from pathlib import Path
 from pickle import UnpicklingError
-from threading import RLock
-from typing import Any, Final
+from typing import Any
 
 import torch
 
 from specdec.errors import CheckpointError, TargetMismatch
+from specdec.interfaces.consent import HOW
 from specdec.targets.capability import no_decoding_because
 from specdec.targets.hub import cached_folder, hub_answers, local_folder
+from specdec.targets.model_config import config_data, refuse_own_code, unreadable_config
+from specdec.targets.quiet import quiet
 from specdec.targets.weights import refuse_other_weights, unreadable
 
 DTYPES = {
@@ -41,73 +38,6 @@ TOKENIZER_FILES = (
 )
 
 
-_ONE_THREAD: Final = RLock()
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """No progress bars, warnings or log lines below errors from transformers and the hub's client; put back afterwards.
-
-    One thread at a time: beside these, transformers changes torch's default dtype and its initialisers while it loads, and two
-    loads at once would each take the other's settings for those to put back.
-    """
-    from huggingface_hub.utils import logging as hub_logging
-    from transformers.utils import logging
-
-    with _ONE_THREAD, warnings.catch_warnings():
-        bars, level, hub_level = logging.is_progress_bar_enabled(), logging.get_verbosity(), hub_logging.get_verbosity()
-        dtype = torch.get_default_dtype()
-        warnings.simplefilter("ignore")
-        logging.disable_progress_bar()
-        logging.set_verbosity_error()
-        hub_logging.set_verbosity(ERROR)
-        try:
-            yield
-        finally:
-            torch.set_default_dtype(dtype)
-            logging.set_verbosity(level)
-            hub_logging.set_verbosity(hub_level)
-            if bars:
-                logging.enable_progress_bar()
-
-
-def read_config(model: str, *, revision: str | None, trust_remote_code: bool, local_only: bool) -> Any | None:
-    """The model's config.json, or None for a hub id that is out of reach. local_only: nothing is downloaded.
-
-    Raises TargetMismatch for a name that can be no model's, and for a config that cannot be read.
-    """
-    folder = local_folder(model)
-    if folder is not None:
-        _refuse_broken_json(model, folder / "config.json")
-    elif local_only and cached_folder(model, revision) is None:
-        return None
-    from transformers import AutoConfig
-
-    try:
-        with quiet():
-            return AutoConfig.from_pretrained(
-                model if folder is None else str(folder),
-                revision=revision,
-                trust_remote_code=trust_remote_code,
-                local_files_only=local_only,
-            )
-    except OSError:
-        return None
-    except Exception as error:  # the values of a config.json reach transformers unchecked
-        raise TargetMismatch(f"the config of '{model}' cannot be read: {_first_line(error)}") from error
-
-
-def _refuse_broken_json(model: str, file: Path) -> None:
-    if not file.is_file():
-        raise TargetMismatch(f"the folder '{model}' has no config.json; a model is a folder with one, or a hub id")
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise TargetMismatch(f"the config.json of '{model}' is no JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise TargetMismatch(f"the config.json of '{model}' holds a {type(config).__name__}, expected an object")
-
-
 def load_model(
     model: str,
     *,
@@ -124,9 +54,7 @@ def load_model(
     """
     folder = local_folder(model)
     local_only = folder is None and not hub_answers(model, revision)
-    config = read_config(model, revision=revision, trust_remote_code=trust_remote_code, local_only=local_only)
-    if config is None:
-        raise TargetMismatch(f"'{model}' is neither a folder with a config.json nor a hub repository within reach")
+    config = _read_config(model, folder, revision=revision, trusted=trust_remote_code, local_only=local_only)
     if (reason := no_decoding_because(config, attention)) is not None:
         raise TargetMismatch(f"'{model}' cannot be decoded: {reason}")
     settings: dict[str, Any] = {
@@ -142,6 +70,24 @@ def load_model(
         settings["experts_implementation"] = "eager"
     loaded = _whole_model(model, folder, settings)
     return loaded if device_map is not None else loaded.to(resolve_device(device))
+
+
+def _read_config(model: str, folder: Path | None, *, revision: str | None, trusted: bool, local_only: bool) -> Any:
+    """The config, which is downloaded where it has to be; trusted: read by the model's own code, if it brings some."""
+    from transformers import AutoConfig
+
+    if folder is not None:
+        refuse_own_code(model, config_data(model, folder), trusted=trusted)
+    source = model if folder is None else str(folder)
+    try:
+        with quiet():
+            return AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=trusted, local_files_only=local_only)
+    except OSError as error:
+        raise TargetMismatch(f"'{model}' is neither a folder with a config.json nor a hub repository within reach") from error
+    except Exception as error:  # the values of a config.json reach transformers unchecked
+        if (cached := cached_folder(model, revision)) is not None:
+            refuse_own_code(model, config_data(model, cached), trusted=trusted)
+        raise unreadable_config(model, error) from error
 
 
 def _whole_model(model: str, folder: Path | None, settings: dict[str, Any]) -> Any:
@@ -181,7 +127,10 @@ def load_tokenizer(model: str, *, revision: str | None, trust_remote_code: bool)
                 source, revision=revision, trust_remote_code=trust_remote_code, local_files_only=local_only
             )
     except Exception as error:  # the contents of its files reach the tokenizers' parsers unchecked
-        _refuse_tokenizer_files(model, revision, f"{type(error).__name__}: {_first_line(error)}", error)
+        reason = f"{type(error).__name__}: {_first_line(error)}"
+        if not trust_remote_code and "trust_remote_code" in str(error):
+            reason = f"it needs code of its own, which is run only where whoever runs it consents: {HOW}"
+        _refuse_tokenizer_files(model, revision, reason, error)
         return None
     # Without a vocabulary, transformers makes up a tokenizer of nothing, or of special tokens only.
     if len(set(tokenizer.all_special_ids)) >= len(tokenizer):

@@ -7,11 +7,15 @@ from specdec.config.overrides import layered, override_documents
 from specdec.errors import SpecError
 from specdec.files.validation import validated
 from specdec.files.yaml_document import read_file
+from specdec.interfaces.consent import OPTION, consented
 from specdec.training.spec import TrainingSpec
 
 
-def read_training_spec(path: Path, settings: tuple[str, ...] = ()) -> TrainingSpec:
-    """The spec of a file, with overrides `a.b=value`. Paths in it are relative to the file. Raises SpecError."""
+def read_training_spec(path: Path, settings: tuple[str, ...] = (), *, trust_remote_code: bool | None = None) -> TrainingSpec:
+    """The spec of a file, with overrides `a.b=value`. Paths in it are relative to the file. Raises SpecError.
+
+    trust_remote_code: consent to the target's own code; None: what SPECDEC_TRUST_REMOTE_CODE says. The file cannot give it.
+    """
     document = read_file(path)
     layers, problems = override_documents(settings)
     name = {key: value for key, value in document.data.items() if key == "name"}
@@ -21,7 +25,8 @@ def read_training_spec(path: Path, settings: tuple[str, ...] = ()) -> TrainingSp
     mistakes = [*document.problems, *problems, *faults]
     if mistakes or spec is None:
         raise SpecError("\n".join(str(mistake) for mistake in mistakes))
-    return _beside(spec, path.parent)
+    target = spec.target.model_copy(update={OPTION: consented(trust_remote_code)})
+    return _beside(spec.model_copy(update={"target": target}), path.parent)
 
 
 def _beside(spec: TrainingSpec, folder: Path) -> TrainingSpec:

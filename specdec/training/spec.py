@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from specdec.heads.config import Inputs
+from specdec.interfaces.consent import MEANING
 
 
 class Section(BaseModel):
@@ -25,7 +26,7 @@ class TargetSpec(Section):
     attention: Annotated[Literal["sdpa", "eager"], Field(description="soft-capped models take eager only")] = "sdpa"
     device: Annotated[str, Field(description="of target and head: cpu, cuda, ...; auto: a GPU if there is one")] = "auto"
     revision: Annotated[str | None, Field(description="branch, tag or commit of a hub repository")] = None
-    trust_remote_code: Annotated[bool, Field(description="run the model code that the repository brings")] = False
+    trust_remote_code: Annotated[bool, Field(description=MEANING)] = False
 
     @model_validator(mode="after")
     def _named(self) -> "TargetSpec":

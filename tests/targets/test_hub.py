@@ -9,7 +9,7 @@ import pytest
 
 from specdec.errors import TargetMismatch
 from specdec.targets.hub import cached_folder, hub_answers, local_folder
-from specdec.targets.loading import quiet
+from specdec.targets.quiet import quiet
 
 NOWHERE = "http://127.0.0.1:9"
 

@@ -1,0 +1,21 @@
+"""Who decides whether code that a model brings is run: the person who runs specdec, never a file."""
+
+import os
+from typing import Final
+
+OPTION: Final = "trust_remote_code"
+"""An option of this name, of any part, becomes what the person who runs the spec said, whatever the spec says."""
+
+ENVIRONMENT: Final = "SPECDEC_TRUST_REMOTE_CODE"
+"""Environment variable: 1 consents for all commands and calls."""
+
+HOW: Final = f"--trust-remote-code, {ENVIRONMENT}=1 or specdec.load(..., {OPTION}=True)"
+"""The ways to consent, for messages."""
+
+MEANING: Final = f"the model needs code that its repository brings; consent is given by who runs it, never by a spec: {HOW}"
+"""What an option of this name says."""
+
+
+def consented(given: bool | None) -> bool:
+    """What the caller gave; where that is None, what the environment says."""
+    return os.environ.get(ENVIRONMENT, "").lower() in ("1", "true", "yes") if given is None else given
