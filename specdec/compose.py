@@ -1,5 +1,6 @@
 """Where names become objects: a spec is checked in shape, names and fit, then built into a decoder."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,19 +11,31 @@ from specdec.config.resolved_spec import Catalog, ResolvedPart, ResolvedSpec
 from specdec.config.resolver import built, check, read
 from specdec.decoding.decoder import Decoder
 from specdec.decoding.drafting import Declared
+from specdec.errors import PluginError, SpecdecWarning
 from specdec.interfaces.consent import consented
 from specdec.interfaces.declarations import DrafterDeclaration
 from specdec.interfaces.parts import BuildTools, Drafter, Target
-from specdec.plugins.registry import Kind, Registry, load_registry
+from specdec.plugins.registry import Kind, Registry, load_registry, plugin_error
+
 
 
 def load_catalog(*, trust_remote_code: bool | None = None) -> Catalog:
-    """Our parts and files and those of installed plug-ins. Raises PluginError.
+    """Our parts and files and those of installed plug-ins; a plug-in that is broken is left out with a warning.
 
     trust_remote_code: consent to code that models bring; None: what SPECDEC_TRUST_REMOTE_CODE says.
     """
     registry = load_registry()
-    return Catalog(registry, library(registry.libraries), consented(trust_remote_code))
+    files, broken = library(), dict(registry.broken)
+    for folder, package in registry.libraries.items():
+        more = library((*files.folders[1:], folder))
+        try:
+            more.check()
+        except PluginError as error:
+            broken[package] = str(plugin_error(package, f": {error}"))
+            warnings.warn(f"left out: {broken[package]}", SpecdecWarning, stacklevel=2)
+        else:
+            files = more
+    return Catalog(replace(registry, broken=broken), files, consented(trust_remote_code))
 
 
 def load(

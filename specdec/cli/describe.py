@@ -2,6 +2,7 @@
 
 import inspect
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -28,6 +29,9 @@ class Listed(StrEnum):
     TREES = "trees"
 
 
+LEFT_OUT = "plug-ins left out"
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command("list", help="List strategies, parts and tree shapes, plug-ins' included.")(list_command)
@@ -41,6 +45,8 @@ def list_command(what: Annotated[Listed | None, typer.Argument(show_default=Fals
     """List strategies, parts and tree shapes."""
     catalog = load_catalog()
     tables = {kind.value: _rows(catalog, kind) for kind in ([what] if what is not None else list(Listed))}
+    if catalog.registry.broken:
+        tables[LEFT_OUT] = [{"name": name, "what it is": reason} for name, reason in catalog.registry.broken.items()]
     if json:
         print_json(tables)
         return
@@ -55,17 +61,7 @@ def _rows(catalog: Catalog, what: Listed) -> list[dict[str, Any]]:
     if what is Listed.STRATEGIES:
         return [_strategy_row(name, path) for name, path in catalog.library.strategies().items()]
     if what is Listed.TREES:
-        trees = {name: read_tree(path) for name, path in catalog.library.trees().items()}
-        return [
-            {
-                "name": name,
-                "what it is": f"{tree.shape.num_nodes} nodes, depth {tree.shape.depth}",
-                "from": tree.source,
-                "nodes": tree.shape.num_nodes,
-                "depth": tree.shape.depth,
-            }
-            for name, tree in trees.items()
-        ]
+        return [_tree_row(name, path) for name, path in catalog.library.trees().items()]
     kind = next(k for k in Kind if k.plural == what.value)
     return [
         {"name": name, "what it is": (inspect.getdoc(r.cls) or "").partition("\n")[0], "from": r.package}
@@ -73,8 +69,20 @@ def _rows(catalog: Catalog, what: Listed) -> list[dict[str, Any]]:
     ]
 
 
-def _strategy_row(name: str, path: Any) -> dict[str, Any]:
-    data = read_file(path).data
+def _tree_row(name: str, path: Path) -> dict[str, Any]:
+    try:
+        tree = read_tree(path)
+    except SpecdecError as error:
+        return {"name": name, "what it is": str(error)}
+    nodes, depth = tree.shape.num_nodes, tree.shape.depth
+    return {"name": name, "what it is": f"{nodes} nodes, depth {depth}", "from": tree.source, "nodes": nodes, "depth": depth}
+
+
+def _strategy_row(name: str, path: Path) -> dict[str, Any]:
+    try:
+        data = read_file(path).data
+    except SpecdecError as error:
+        return {"name": name, "what it is": str(error)}
     return {"name": name, "what it is": str(data.get("description", "")), "from": str(data.get("source", ""))}
 
 

@@ -19,6 +19,7 @@ from specdec.interfaces.declarations import (
     TargetDeclaration,
     VerifierDeclaration,
 )
+from specdec.interfaces.part_guard import interrupts
 from specdec.interfaces.parts import PartOptions
 from specdec.plugins.registry import Kind, Registry
 from specdec.trees.draft_tree import Draw
@@ -113,7 +114,9 @@ def _fitting(
             try:
                 candidate = NamedDeclaration(name, registered.cls.declares(options))
                 fits = not _broken({**declared, kind: candidate}, allow_lossy=allow_lossy)
-            except (Exception, SystemExit):
+            except BaseException as error:
+                if interrupts(error):
+                    raise
                 continue
             if fits:
                 yield label

@@ -24,6 +24,11 @@ class Library:
         """All tree shapes by name. Raises PluginError if two folders have one of the same name."""
         return self._files("trees")
 
+    def check(self) -> None:
+        """Raise PluginError where a strategy or a tree has a name that is taken already."""
+        self.strategies()
+        self.trees()
+
     def find_strategy(self, name: str) -> Path:
         """The file of a strategy's name, or of a path to a .yaml file. Raises UnknownPart or SpecError."""
         return _find(name, self.strategies(), "strategy", "strategies", (Path(),))

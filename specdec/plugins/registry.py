@@ -3,9 +3,10 @@
 import inspect
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
@@ -16,7 +17,8 @@ from typing import Any, Final
 
 import pluggy
 
-from specdec.errors import PluginError, UnknownPart, did_you_mean
+from specdec.errors import PluginError, SpecdecWarning, UnknownPart, did_you_mean
+from specdec.files.paths import is_folder
 from specdec.interfaces.parts import Drafter, PartOptions, Target, TreeBuilder, Verifier
 from specdec.interfaces.results import StepRecord
 from specdec.plugins import builtin, hookspecs
@@ -62,11 +64,15 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """All parts by kind and name; nothing can be added after loading. libraries: folders of strategies and trees."""
+    """All parts by kind and name; nothing can be added after loading.
+
+    libraries: folders of strategies and trees, and the package that brought each. broken: packages that are left out, and why.
+    """
 
     parts: Mapping[Kind, Mapping[str, Registered]]
-    libraries: tuple[Path, ...]
+    libraries: Mapping[Path, str]
     observer: Callable[[StepRecord], None] | None
+    broken: Mapping[str, str] = field(default_factory=dict)
 
     def find(self, kind: Kind, name: str) -> type[Any]:
         """The part class. Raises UnknownPart with what the user may have meant."""
@@ -83,17 +89,35 @@ class Registry:
 def load_registry(disabled: str | None = None) -> Registry:
     """Our parts and those of every installed plug-in.
 
-    disabled: the value of SPECDEC_DISABLE_PLUGINS, read from the environment by default.
-    Raises PluginError naming the package of a plug-in that cannot be imported or breaks its contract.
+    A plug-in that cannot be imported, breaks its contract or takes a name that is taken is left out with a warning.
+
+    Args:
+        disabled: the value of SPECDEC_DISABLE_PLUGINS, read from the environment by default.
     """
+    manager, broken = _manager({}), {}
+    plugins: dict[str, Any] = {}
+    for point in _enabled(os.environ.get(DISABLE, "") if disabled is None else disabled):
+        package = _package(point)
+        try:
+            more = {**plugins, package: _guarded(package, "cannot be imported", point.load)}
+            candidate = _guarded(package, "cannot be registered", partial(_manager, more))
+            _guarded(package, "cannot be used", partial(registry_of, candidate))
+        except PluginError as error:
+            broken[package] = str(error)
+            warnings.warn(f"left out: {error}", SpecdecWarning, stacklevel=2)
+        else:
+            manager, plugins = candidate, more
+    return replace(registry_of(manager), broken=MappingProxyType(broken))
+
+
+def _manager(plugins: Mapping[str, Any]) -> pluggy.PluginManager:
+    """Our parts and these plug-ins, by package."""
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
     manager.register(builtin, "specdec")
-    for point in _enabled(os.environ.get(DISABLE, "") if disabled is None else disabled):
-        package = _package(point)
-        plugin = _guarded(package, "cannot be imported", point.load)
-        _guarded(package, "cannot be registered", partial(manager.register, plugin, package))
-    return registry_of(manager)
+    for package, plugin in plugins.items():
+        manager.register(plugin, package)
+    return manager
 
 
 def registry_of(manager: pluggy.PluginManager) -> Registry:
@@ -101,10 +125,10 @@ def registry_of(manager: pluggy.PluginManager) -> Registry:
     try:
         manager.check_pending()
     except pluggy.PluginValidationError as error:
-        raise PluginError(f"plug-in '{manager.get_name(error.plugin)}': {error}") from error
+        raise plugin_error(manager.get_name(error.plugin) or "?", f": {error}") from error
     parts = {kind: _collect(manager, kind) for kind in Kind}
-    libraries = [Path(folder) for package, folder in _answers(manager, "specdec_library") if _is_folder(package, folder)]
-    return Registry(MappingProxyType(parts), tuple(libraries), _observer(manager))
+    libraries = {_folder(package, named): package for package, named in _answers(manager, "specdec_library")}
+    return Registry(MappingProxyType(parts), MappingProxyType(libraries), _observer(manager))
 
 
 def _observer(manager: pluggy.PluginManager) -> Callable[[StepRecord], None] | None:
@@ -138,9 +162,16 @@ def _guarded(package: str, what: str, action: Callable[[], Any]) -> Any:
     try:
         with _ONE_THREAD, redirect_stdout(sys.stderr):
             return action()
-    except (Exception, SystemExit) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise PluginError(f"plug-in '{package}' {what}: {reason}\n  {DISABLE}={package} turns it off") from error
+    except (PluginError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        # Whatever ends an import or a call there: sys.exit, and what test runners raise, are no Exceptions.
+        raise plugin_error(package, f" {what}: {type(error).__name__}: {error}") from error
+
+
+def plugin_error(package: str, broken: str) -> PluginError:
+    """The error of a plug-in, with the way to turn it off."""
+    return PluginError(f"plug-in '{package}'{broken}\n  {DISABLE}={package} turns it off")
 
 
 def _answers(manager: pluggy.PluginManager, hook: str) -> Iterable[tuple[str, Any]]:
@@ -151,7 +182,7 @@ def _answers(manager: pluggy.PluginManager, hook: str) -> Iterable[tuple[str, An
         caller = manager.subset_hook_caller(hook, [p for p in plugins if p is not plugin])
         for answer in _guarded(package, f"fails in {hook}", caller):
             if not isinstance(answer, list | tuple):
-                raise PluginError(f"plug-in '{package}': {hook} returned {type(answer).__name__}, expected a list")
+                raise plugin_error(package, f": {hook} returned {type(answer).__name__}, expected a list")
             yield from ((package, item) for item in answer)
 
 
@@ -162,9 +193,10 @@ def _collect(manager: pluggy.PluginManager, kind: Kind) -> Mapping[str, Register
         broken = broken_rule(cls, base)
         if broken is not None:
             shown = cls.__qualname__ if isinstance(cls, type) else repr(cls)
-            raise PluginError(f"plug-in '{package}': {kind} {shown} {broken}")
+            raise plugin_error(package, f": {kind} {shown} {broken}")
         if cls.name in parts:
-            raise PluginError(f"both '{parts[cls.name].package}' and '{package}' register a {kind} called '{cls.name}'")
+            both = f"both '{parts[cls.name].package}' and '{package}' register a {kind} called '{cls.name}'"
+            raise plugin_error(package, f": {both}")
         parts[cls.name] = Registered(cls, package)
     return MappingProxyType(parts)
 
@@ -186,7 +218,7 @@ def broken_rule(cls: Any, base: type[Any]) -> str | None:
     return None
 
 
-def _is_folder(package: str, folder: Any) -> bool:
-    if not isinstance(folder, str | Path) or not Path(folder).is_dir():
-        raise PluginError(f"plug-in '{package}': specdec_library names {folder!r}, which is no folder")
-    return True
+def _folder(package: str, named: Any) -> Path:
+    if not isinstance(named, str | Path) or not is_folder(Path(named)):
+        raise plugin_error(package, f": specdec_library names {named!r}, which is no folder")
+    return Path(named)
