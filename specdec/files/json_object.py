@@ -23,7 +23,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise ValueError(f"cannot be read: {error.strerror or error}") from error
+        raise ValueError(f"is not readable: {error.strerror or error}") from error
     try:
         value = json.loads(content.decode("utf-8"))
     except ValueError as error:

@@ -5,6 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+MAX_WIDTH, MAX_HEAD_DIM, MAX_VOCAB = 1 << 20, 1 << 14, 1 << 24
+"""Sizes beyond those of any model, so that a config that lies cannot make its reader allocate without end."""
+
 
 class Inputs(StrEnum):
     """What a head sees beside its cache (arXiv 2401.15077, figure 8). Shifted: the token one step ahead of the feature."""
@@ -35,13 +38,17 @@ class HeadConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    hidden_size: Annotated[int, Field(ge=1, description="width of the head, its embeddings and its predicted features")]
-    intermediate_size: Annotated[int, Field(ge=1, description="width of the SwiGLU layer")]
-    num_attention_heads: Annotated[int, Field(ge=1)]
-    num_key_value_heads: Annotated[int, Field(ge=1)]
-    head_dim: Annotated[int, Field(ge=2, description="width of one attention head")]
-    vocab_size: Annotated[int, Field(ge=1, description="of the target")]
-    draft_vocab_size: Annotated[int | None, Field(ge=1, description="tokens that the head can draft; null: all")] = None
+    hidden_size: Annotated[
+        int, Field(ge=1, le=MAX_WIDTH, description="width of the head, its embeddings and its predicted features")
+    ]
+    intermediate_size: Annotated[int, Field(ge=1, le=MAX_WIDTH, description="width of the SwiGLU layer")]
+    num_attention_heads: Annotated[int, Field(ge=1, le=MAX_HEAD_DIM)]
+    num_key_value_heads: Annotated[int, Field(ge=1, le=MAX_HEAD_DIM)]
+    head_dim: Annotated[int, Field(ge=2, le=MAX_HEAD_DIM, description="width of one attention head")]
+    vocab_size: Annotated[int, Field(ge=1, le=MAX_VOCAB, description="of the target")]
+    draft_vocab_size: Annotated[
+        int | None, Field(ge=1, le=MAX_VOCAB, description="tokens that the head can draft; null: all")
+    ] = None
     rms_norm_eps: Annotated[float, Field(gt=0)] = 1e-5
     rope_theta: Annotated[float, Field(gt=0)] = 10000.0
     rope_scaling: Annotated[dict[str, Any] | None, Field(description="as in transformers: rope_type, factor, ...")] = None
@@ -50,8 +57,12 @@ class HeadConfig(BaseModel):
     inputs: Annotated[Inputs, Field(description="what the head sees")] = Inputs.FEATURE_AND_SHIFTED_TOKEN
     embedding_scale: Annotated[float, Field(gt=0, description="multiplies embeddings before fc")] = 1.0
     feature_scale: Annotated[float, Field(gt=0, description="multiplies features before fc")] = 1.0
-    layers: Annotated[tuple[int, ...], Field(description="EAGLE-3: the target's layers whose inputs are fused")] = ()
-    target_hidden_size: Annotated[int | None, Field(ge=1, description="EAGLE-3: width of the target, if another")] = None
+    layers: Annotated[
+        tuple[int, ...], Field(max_length=64, description="EAGLE-3: the target's layers whose inputs are fused")
+    ] = ()
+    target_hidden_size: Annotated[
+        int | None, Field(ge=1, le=MAX_WIDTH, description="EAGLE-3: width of the target, if another")
+    ] = None
     norm_before_residual: Annotated[bool, Field(description="EAGLE-3: the residual starts from the normed hidden state")] = (
         False
     )

@@ -1,6 +1,7 @@
 """Rotary positions of draft heads, with the scalings that published heads use."""
 
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,7 +38,7 @@ def rotate(states: Tensor, positions: Tensor, frequencies: Tensor) -> Tensor:
 def _number(settings: Mapping[str, Any], name: str) -> float:
     """A setting of a scaling. Raises CheckpointError unless it is a finite number above 0."""
     value = settings.get(name)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= sys.float_info.max:
         got = "it is missing" if value is None else f"got {value!r}"
         raise CheckpointError(f"rope_scaling.{name}: {got}, expected a finite number above 0")
     return float(value)

@@ -9,6 +9,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from specdec.errors import CheckpointError
+from specdec.files.paths import is_file
 from specdec.heads.config import HeadConfig
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
@@ -77,27 +78,49 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
     """All safetensors of the folder, else pytorch_model.bin, which is read as data and never run."""
     files = sorted(folder.glob("*.safetensors"))
     pickled = folder / "pytorch_model.bin"
-    tensors: dict[str, Tensor] = {}
     try:
-        for path in files:
-            with safe_open(path, framework="pt") as opened:
-                tensors |= {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - not a mapping
-        loaded = torch.load(pickled, map_location="cpu", weights_only=True) if not files and pickled.is_file() else {}
+        if files or not is_file(pickled):
+            tensors = _of_safetensors(folder, files)
+        else:
+            tensors = torch.load(pickled, map_location="cpu", weights_only=True)
+    except CheckpointError:
+        raise
     except Exception as error:  # torch's reader raises whatever bytes that are not its own lead to
         raise CheckpointError(f"{folder}: the weights cannot be read: {error}") from error
-    if not isinstance(loaded, Mapping) or not all(isinstance(t, Tensor) for t in loaded.values()):
+    if not isinstance(tensors, Mapping) or not all(isinstance(t, Tensor) for t in tensors.values()):
         raise CheckpointError(f"{pickled}: got no mapping of names to tensors")
-    tensors |= loaded
+    if strange := sorted(str(name) for name, tensor in tensors.items() if tensor.layout is not torch.strided):
+        raise CheckpointError(f"{pickled}: the weights are sparse: {', '.join(strange)}")
     if not tensors:
         raise CheckpointError(f"{folder}: there are no weights; model.safetensors or pytorch_model.bin would work")
+    return dict(tensors)
+
+
+def _of_safetensors(folder: Path, files: Iterable[Path]) -> dict[str, Tensor]:
+    """The tensors of all files. Raises CheckpointError for one that two files have: which of them holds is not known."""
+    tensors: dict[str, Tensor] = {}
+    homes: dict[str, str] = {}
+    for path in files:
+        with safe_open(path, framework="pt") as opened:
+            names = list(opened.keys())
+            if repeated := sorted(homes.keys() & set(names)):
+                listed = ", ".join(repeated[:3]) + (f" and {len(repeated) - 3} more" if len(repeated) > 3 else "")
+                raise CheckpointError(
+                    f"{folder}: {path.name} repeats tensors of {homes[repeated[0]]} ({listed}); one of them is out of place"
+                )
+            homes |= dict.fromkeys(names, path.name)
+            tensors |= {name: opened.get_tensor(name) for name in names}
     return tensors
 
 
 def _check_numbers(folder: Path, weights: Mapping[str, Tensor]) -> None:
-    """Raise CheckpointError for weights that are whole numbers, NaN or infinite, with all names."""
+    """Raise CheckpointError for weights that are whole numbers, scaled to eight bits, NaN or infinite, with all names."""
     whole = sorted(name for name, tensor in weights.items() if not tensor.is_floating_point())
     if whole:
         raise CheckpointError(f"{folder}: the weights are no floating-point numbers: {', '.join(whole)}")
+    short = sorted(f"{name} ({tensor.dtype})" for name, tensor in weights.items() if tensor.dtype.itemsize < 2)
+    if short:
+        raise CheckpointError(f"{folder}: the weights need scales that heads do not have: {', '.join(short)}")
     broken = sorted(name for name, tensor in weights.items() if not bool(torch.isfinite(tensor.float()).all()))
     if broken:
         raise CheckpointError(f"{folder}: the weights have NaN or infinity: {', '.join(broken)}")

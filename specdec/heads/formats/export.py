@@ -42,6 +42,9 @@ def write_eagle(folder: Path, checkpoint: HeadCheckpoint, *, max_positions: int)
     if config.fc_bias and not bias:
         del tensors["fc.bias"]
     own = {EMBEDDING: checkpoint.embedding, LM_HEAD: checkpoint.lm_head}
+    _check_shapes(
+        {EMBEDDING: (checkpoint.embedding, config.vocab_size), LM_HEAD: (checkpoint.lm_head, config.output_size)}, config
+    )
     tensors |= {name: tensor for name, tensor in own.items() if tensor is not None}
     layer = _layer_config(config, max_positions, tensors["fc.weight"].dtype)
     switches = {"bias": bias, "qkv_bias": config.qkv_bias}
@@ -66,6 +69,7 @@ def write_speculators(
     if config.kind != "eagle3" or config.qkv_bias:
         raise CheckpointError("the speculators format takes EAGLE-3 heads without biases")
     own = checkpoint.embedding if checkpoint.embedding is not None else embedding
+    _check_shapes({EMBEDDING: (own, config.vocab_size)}, config)
     if config.embedding_scale != 1.0 and own is None:
         raise CheckpointError("the head scales its embeddings, which the format cannot say: give the target's embeddings")
     if own is not None and (checkpoint.embedding is not None or config.embedding_scale != 1.0):
@@ -74,6 +78,16 @@ def write_speculators(
     renamed = {name.replace("midlayer.", "layers.0.", 1): tensor for name, tensor in tensors.items()}
     data = _speculators_config(config, target, max_positions, drafts, tensors["fc.weight"].dtype)
     _write(folder, data, {**renamed, **_maps(config, checkpoint.draft_ids)})
+
+
+def _check_shapes(tensors: Mapping[str, tuple[Tensor | None, int]], config: HeadConfig) -> None:
+    """Raise CheckpointError for a tensor that has not so many rows of the head's width, or is none of numbers with a point."""
+    for name, (tensor, rows) in tensors.items():
+        if tensor is None:
+            continue
+        if tuple(tensor.shape) != (rows, config.hidden_size) or not tensor.is_floating_point():
+            got = f"{tensor.dtype} {tuple(tensor.shape)}"
+            raise CheckpointError(f"{name} is {got}, expected floating-point numbers {(rows, config.hidden_size)}")
 
 
 def _maps(config: HeadConfig, draft_ids: Tensor | None) -> dict[str, Tensor]:

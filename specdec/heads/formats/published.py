@@ -1,6 +1,5 @@
 """Configs of draft heads: our own, those of published EAGLE-1 and EAGLE-3 checkpoints, and the speculators format."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from specdec.errors import CheckpointError
+from specdec.files.json_object import read_json_object
 from specdec.heads.config import HeadConfig
 from specdec.nn.rope import inverse_frequencies
 
@@ -84,16 +84,12 @@ def _check_layers(folder: Path, named: Sequence[int], given: tuple[int, ...] | N
 
 
 def _read(folder: Path) -> Mapping[str, Any]:
-    path = folder / "config.json"
     try:
-        data = json.loads(path.read_text())
+        return read_json_object(folder / "config.json")
     except FileNotFoundError as error:
         raise CheckpointError(f"{folder}: not an EAGLE head: there is no config.json") from error
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
-    if not isinstance(data, Mapping):
-        raise CheckpointError(f"{path}: got a {type(data).__name__}, expected a JSON object")
-    return data
+    except ValueError as error:
+        raise CheckpointError(f"{folder / 'config.json'} cannot be read: it {error}") from error
 
 
 def _native(folder: Path, data: Mapping[str, Any], layers: tuple[int, ...] | None) -> HeadConfig:

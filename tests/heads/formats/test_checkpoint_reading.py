@@ -430,3 +430,53 @@ def test_a_name_is_a_folder_a_hub_id_or_the_shipped_head(tmp_path):
     for nothing in ("no-such-folder", str(tmp_path / "gone"), "a/b/c"):
         with pytest.raises(CheckpointError, match="no such folder"):
             locate_head(nothing, "eagle", download=False)
+
+
+@pytest.mark.parametrize("stray", ["zz.safetensors", "aa.safetensors"])
+def test_a_tensor_that_two_files_have_is_an_error_and_both_are_named(folder, stray):
+    place = folder(LLAMA, eagle_tensors())
+    save_file({"fc.weight": torch.zeros(HIDDEN, 2 * HIDDEN), "more": torch.zeros(1)}, place / stray)
+    first, second = sorted([stray, "model.safetensors"])
+    with pytest.raises(CheckpointError, match=rf"{second} repeats tensors of {first} \(fc\.weight\)"):
+        read_head(place)
+
+
+def test_tensors_may_be_spread_over_files(folder):
+    tensors = eagle_tensors()
+    place = folder(LLAMA, {"fc.weight": tensors.pop("fc.weight")})
+    save_file(tensors, place / "model-2.safetensors")
+    assert read_head(place).config.hidden_size == HIDDEN
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_weights_of_eight_bits_are_not_cast_without_their_scales(folder, dtype):
+    with pytest.raises(CheckpointError, match=rf"fc\.bias \({dtype}\)"):
+        read_head(folder(LLAMA, {**eagle_tensors(), "fc.bias": torch.ones(HIDDEN).to(dtype)}), dtype=torch.float32)
+
+
+def test_sparse_weights_are_named(folder):
+    tensors = {**eagle_tensors(), "fc.bias": torch.ones(HIDDEN).to_sparse()}
+    with pytest.raises(CheckpointError, match=r"the weights are sparse: fc\.bias"):
+        read_head(folder(LLAMA, tensors, pickled=True))
+
+
+@pytest.mark.parametrize(
+    "key", ["hidden_size", "intermediate_size", "num_attention_heads", "head_dim", "vocab_size", "draft_vocab_size"]
+)
+@pytest.mark.parametrize("size", [400_000_000, 10**400])
+@pytest.mark.parametrize("layout", [EAGLE3, SPECULATORS])
+def test_a_size_beyond_any_model_is_refused_before_anything_is_allocated(folder, key, size, layout):
+    inner = layout.get("transformer_layer_config")
+    changed = {**layout, key: size} if inner is None else {**layout, "transformer_layer_config": {**inner, key: size}}
+    if inner is not None and key == "draft_vocab_size":
+        changed = {**layout, key: size}
+    with pytest.raises(CheckpointError, match=rf"{key}.*less than or equal to|heads cannot share"):
+        read_head_config(folder(changed, {}), layers=(1, 2, 3))
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), "\ud800", [10**400]])
+@pytest.mark.parametrize("key", ["factor", "rope_type", "low_freq_factor"])
+def test_a_rope_setting_of_any_kind_ends_in_a_message(folder, key, value):
+    scaling = {"rope_type": "llama3", **SCALING, key: value}
+    with pytest.raises(CheckpointError):
+        read_head_config(folder({**LLAMA, "rope_scaling": scaling}, {}))

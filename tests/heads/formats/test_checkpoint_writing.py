@@ -209,3 +209,19 @@ def test_b67_a_clean_process_reads_the_same_drafts(tmp_path, kind):
     ids, values = json.loads(done.stdout)
     assert ids == (None if kind == "eagle" else KEPT)
     same(torch.tensor(values), drafts(mine).flatten())
+
+
+@pytest.mark.parametrize("shape", [(VOCAB, HIDDEN + 1), (VOCAB - 1, HIDDEN), (HIDDEN, VOCAB), (VOCAB,)])
+def test_an_embedding_of_another_shape_is_refused_and_nothing_is_written(tmp_path, shape):
+    wrong = torch.zeros(shape)
+    mine = checkpoint(layers=(0, 2, 4), own_lm_head=True, embedding_scale=2.0)
+    with pytest.raises(CheckpointError, match=rf"embed_tokens\.weight is torch\.float32 \({shape[0]},.*expected .*\(16, 24\)"):
+        write_speculators(tmp_path / "out", mine, target="t", max_positions=64, embedding=wrong)
+    with pytest.raises(CheckpointError, match=r"embed_tokens\.weight"):
+        write_speculators(
+            tmp_path / "out", checkpoint(layers=(0, 2, 4), own_lm_head=True, embedding=wrong), target="t", max_positions=64
+        )
+    for given in ({"embedding": wrong}, {"lm_head": wrong}, {"embedding": torch.zeros(VOCAB, HIDDEN, dtype=torch.int64)}):
+        with pytest.raises(CheckpointError, match=r"(embed_tokens|lm_head)\.weight"):
+            write_eagle(tmp_path / "out", checkpoint(**given), max_positions=64)
+    assert not (tmp_path / "out").exists()
