@@ -16,7 +16,8 @@ def layered(base: Document, top: Document) -> Document:
     """`top` over `base`, mapping by mapping. A part that names another `use` starts afresh; names are not inherited."""
     below = {k: v for k, v in base.data.items() if k not in NOT_INHERITED}
     data, replaced = _merge(below, top.data, ())
-    kept = {p: o for p, o in base.origins.items() if p and not any(p[: len(r)] == r for r in replaced)}
+    gone = set(replaced)
+    kept = {p: o for p, o in base.origins.items() if p and not any(p[:end] in gone for end in range(1, len(p) + 1))}
     whole = {path: top.origin(path) for path in replaced}
     return Document(data, {**kept, **whole, **top.origins}, (*base.problems, *top.problems))
 

@@ -9,7 +9,7 @@ from specdec.config.resolved_spec import Catalog, ResolvedPart, ResolvedSpec, wi
 from specdec.config.strategy_spec import Reading, StrategySpec, read_spec
 from specdec.errors import IncompatibleParts, PluginError, SpecdecError, SpecError
 from specdec.files.validation import validated
-from specdec.files.yaml_document import KeyPath, Origin, Problem
+from specdec.files.yaml_document import KeyPath, Origin, Problem, listed
 from specdec.interfaces.compatibility import NamedDeclaration
 from specdec.interfaces.consent import OPTION
 from specdec.interfaces.declarations import TargetDeclaration
@@ -188,11 +188,10 @@ def _is_part(raw: Any) -> bool:
 
 
 def _raise_if_any(reading: Reading, problems: Sequence[Problem], result: Fit) -> None:
-    unique = dict.fromkeys(problems)
-    lines = [str(p) for p in sorted(unique, key=lambda p: (p.origin.source, p.origin.line or 0))]
+    unique = sorted(dict.fromkeys(problems), key=lambda p: (p.origin.source, p.origin.line or 0))
     misfits = _misfit_lines(reading, result) if result.broken else []
-    if lines:
-        raise SpecError("\n".join([*lines, *misfits]))
+    if unique:
+        raise SpecError("\n".join([listed(unique), *misfits]))
     if misfits:
         raise IncompatibleParts("\n".join(misfits))
 

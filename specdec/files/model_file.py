@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from specdec.errors import SpecError
 from specdec.files.atomic import write_whole
 from specdec.files.validation import faults
-from specdec.files.yaml_document import read_file
+from specdec.files.yaml_document import listed, read_file
 
 NUMBER_LIKE = re.compile(r"[-+.0-9][-+.0-9eE]*")
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -31,7 +31,7 @@ def read_model(path: Path, model: type[ModelT], kind: str) -> ModelT:
         raise SpecError(str(document.problem(("kind",), f"{got}, expected '{kind}'")))
     problems += [document.problem(key, message) for key, message in faults(model, data).items()]
     if problems:
-        raise SpecError("\n".join(map(str, problems)))
+        raise SpecError(listed(problems))
     return model.model_validate(data)
 
 

@@ -22,6 +22,9 @@ _WORDS = {
     "None": "null",
 }
 
+HINTS = 100
+"""Unknown keys for which a known one that may be meant is looked for."""
+
 
 def faults(model: type[BaseModel], data: Mapping[Any, Any], context: Mapping[str, Any] | None = None) -> dict[KeyPath, str]:
     """Messages by key. The strict rules of JSON are used: lists may stand for tuples, words for enumerations."""
@@ -41,14 +44,17 @@ def faults(model: type[BaseModel], data: Mapping[Any, Any], context: Mapping[str
 def _messages(error: ValidationError, model: type[BaseModel], data: Mapping[Any, Any]) -> dict[KeyPath, str]:
     expected: dict[KeyPath, list[str]] = {}
     messages: dict[KeyPath, str] = {}
+    spelled: dict[int, dict[str, Any]] = {}
     for detail in error.errors(include_url=False):
-        path, value, found = _locate(detail["loc"], data)
+        path, value, found = _locate(detail["loc"], data, spelled)
         if detail["loc"][-1:] == ("[key]",):
             if str(path[-1]).lstrip("-").isdecimal() and len(str(path[-1])) < 20:
                 continue
             messages[path] = f"got the key '{shortened(str(path[-1]))}', expected a whole number"
         elif detail["type"] == "extra_forbidden":
-            messages[path] = f"unknown key{did_you_mean(str(path[-1]), _fields(model, path), listing='known keys')}"
+            # No more than a few are shown, and to look for what was meant takes a thousand times as long as to count them.
+            wanted = did_you_mean(str(path[-1]), _fields(model, path), listing="known keys") if len(messages) < HINTS else ""
+            messages[path] = f"unknown key{wanted}"
         elif detail["type"] == "missing":
             messages[path] = "is required"
         elif detail["type"] == "json_invalid":
@@ -62,14 +68,18 @@ def _messages(error: ValidationError, model: type[BaseModel], data: Mapping[Any,
     return messages
 
 
-def _locate(loc: Iterable[str | int], data: Any) -> tuple[KeyPath, Any, bool]:
-    """Pydantic's location without the names of union members, and the value that is there."""
+def _locate(loc: Iterable[str | int], data: Any, spelled: dict[int, dict[str, Any]]) -> tuple[KeyPath, Any, bool]:
+    """Pydantic's location without the names of union members, and the value that is there.
+
+    spelled: by identity of a mapping, its keys by their text; filled on the way.
+    """
     path: list[str | int] = []
     items = list(loc)
     value, found = data, True
     for index, item in enumerate(items):
         if isinstance(value, Mapping):
-            by_text = {str(k): k for k in value}
+            if (by_text := spelled.get(id(value))) is None:
+                by_text = spelled[id(value)] = {str(k): k for k in value}
             if item in by_text:
                 value = value[by_text[str(item)]]
                 path.append(item)

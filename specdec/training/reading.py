@@ -6,7 +6,7 @@ from typing import Any
 from specdec.config.overrides import layered, override_documents
 from specdec.errors import SpecError
 from specdec.files.validation import validated
-from specdec.files.yaml_document import read_file
+from specdec.files.yaml_document import listed, read_file
 from specdec.interfaces.consent import OPTION, consented
 from specdec.training.spec import TrainingSpec
 
@@ -24,7 +24,7 @@ def read_training_spec(path: Path, settings: tuple[str, ...] = (), *, trust_remo
     spec, faults = validated(TrainingSpec, {**name, **document.data}, document, ())
     mistakes = [*document.problems, *problems, *faults]
     if mistakes or spec is None:
-        raise SpecError("\n".join(str(mistake) for mistake in mistakes))
+        raise SpecError(listed(mistakes))
     target = spec.target.model_copy(update={OPTION: consented(trust_remote_code)})
     return _beside(spec.model_copy(update={"target": target}), path.parent)
 
