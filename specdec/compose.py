@@ -12,6 +12,7 @@ from specdec.config.resolver import built, check, read
 from specdec.decoding.decoder import Decoder
 from specdec.decoding.drafting import Declared
 from specdec.errors import PluginError, SpecdecWarning
+from specdec.files.paths import exists
 from specdec.interfaces.consent import consented
 from specdec.interfaces.declarations import DrafterDeclaration
 from specdec.interfaces.parts import BuildTools, Drafter, Target
@@ -85,16 +86,9 @@ def target_override(target: str | Path | Mapping[str, Any], registry: Registry) 
     if isinstance(target, Mapping):
         return {"target": dict(target)}
     text = str(target)
-    if text in registry.parts[Kind.TARGET] and not _exists(text):
+    if text in registry.parts[Kind.TARGET] and not exists(Path(text)):
         return {"target": {"use": text}}
     return {"target": {"use": "huggingface", "model": text}}
-
-
-def _exists(text: str) -> bool:
-    try:
-        return Path(text).exists()
-    except (OSError, ValueError):
-        return False
 
 
 def build(

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from specdec.files.paths import exists, resolved
+
 PACKAGES = ("specdec", "torch", "transformers")
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
 
@@ -18,7 +20,7 @@ def provenance() -> dict[str, Any]:
     """Versions, git commit, machine and threads; nothing that names a user or a folder."""
     return {
         "versions": {name: _version(name) for name in PACKAGES} | {"python": platform.python_version()},
-        "git_commit": git_commit(Path(__file__).resolve().parents[2]),
+        "git_commit": git_commit(resolved(Path(__file__)).parents[2]),
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": _cpu(),
         "cores": os.cpu_count(),
@@ -38,7 +40,7 @@ def _version(name: str) -> str | None:
 
 def git_commit(root: Path) -> str | None:
     """The commit of the checkout at `root`, with '+' where files were changed since; None where it is no checkout."""
-    if not (root / ".git").exists():
+    if not exists(root / ".git"):
         return None
     try:
         head = _git(root, "rev-parse", "--short=12", "HEAD")

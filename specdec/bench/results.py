@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 from specdec.bench.measurements import Header, Measurement, Results
 from specdec.errors import SpecError
 from specdec.files.jsonl import checked, parsed, whole_lines
+from specdec.files.paths import exists
 
 FORMAT = 1
 
@@ -62,7 +63,7 @@ class ResultsFile:
         self.changed: list[str] = []
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self.resumes = path.exists() and _drop_unfinished_line(path) > 0
+            self.resumes = exists(path) and _drop_unfinished_line(path) > 0
             if not self.resumes:
                 self._begin(header)
         except OSError as error:

@@ -4,25 +4,26 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specdec.errors import SpecError
+from specdec.files.paths import is_folder, is_same
 
 
 def check_outputs(output: Path, plot: Path | None = None, *, inputs: Sequence[Path] = ()) -> None:
     """Raise SpecError for files that could not be written afterwards, or would replace each other or what is read."""
     for path in (output, *([] if plot is None else [plot])):
-        if path.is_dir():
+        if is_folder(path):
             raise SpecError(f"{path}: is a folder; expected the name of a file to write")
-        if not path.parent.is_dir():
+        if not is_folder(path.parent):
             raise SpecError(f"{path}: there is no folder {path.parent}")
         keep_inputs(path, inputs)
     if plot is not None:
         from specdec.tree_search.pictures import check_ending
 
         check_ending(plot)
-        if plot.resolve() == output.resolve():
+        if is_same(plot, output):
             raise SpecError(f"{plot}: is --output, too; give the picture another name")
 
 
 def keep_inputs(output: Path, inputs: Sequence[Path]) -> None:
     """Raise SpecError for an output that would replace what is read."""
-    if output.resolve() in {read.resolve() for read in inputs}:
+    if any(is_same(output, read) for read in inputs):
         raise SpecError(f"{output}: is read, and would be replaced; give another name for what is written")

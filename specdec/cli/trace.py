@@ -7,6 +7,7 @@ import typer
 
 from specdec.cli.terminal import Json, guarded, print_json
 from specdec.errors import SpecError
+from specdec.files.paths import is_same
 
 traces = typer.Typer(help="Look at traces of `specdec generate --trace`.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -39,7 +40,7 @@ def show(
         print_json(page_data(trace))
         return
     path = output if output is not None else file.with_suffix(".html")
-    if path.resolve() == file.resolve():
+    if is_same(path, file):
         raise SpecError(f"--output {path}: is the trace itself; give the page another name")
     text = page(trace)
     try:

@@ -11,6 +11,7 @@ from specdec.cli.search import search
 from specdec.cli.terminal import Json, guarded, print_json
 from specdec.compose import load_catalog
 from specdec.errors import SpecError, UnknownPart
+from specdec.files.paths import expanded, is_file
 from specdec.tree_search.formats import TreeFormat, guess_format, read_foreign, write_foreign
 from specdec.trees.tree_file import TreeFile, read_tree
 from specdec.trees.tree_shape import RankPath
@@ -105,8 +106,8 @@ def convert(
 
 
 def _source(tree: str, kind: TreeFormat | None, variable: str | None) -> TreeFile:
-    path = Path(tree).expanduser()
-    if path.is_file():
+    path = expanded(tree)
+    if is_file(path):
         return read_foreign(path, kind or guess_format(path), variable=variable)
     try:
         found = load_catalog().library.find_tree(tree)

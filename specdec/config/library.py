@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specdec.errors import PluginError, SpecError, UnknownPart, did_you_mean
-from specdec.files.paths import expanded, is_file
+from specdec.files.paths import expanded, is_file, is_folder, matching
 
 SUFFIXES = (".yaml", ".yml")
 
@@ -40,7 +40,7 @@ class Library:
     def _files(self, kind: str) -> Mapping[str, Path]:
         found: dict[str, Path] = {}
         for folder in self.folders:
-            for path in sorted(p for p in (folder / kind).glob("*") if p.suffix in SUFFIXES):
+            for path in (p for p in matching(folder / kind, "*") if p.suffix in SUFFIXES):
                 if path.stem in found:
                     raise PluginError(f"{found[path.stem]} and {path} both bring '{path.stem}' to the {kind}")
                 found[path.stem] = path
@@ -51,7 +51,7 @@ def shipped_folder() -> Path:
     """The folder of specdec's own `strategies/` and `trees/`: inside the installed package, else the checkout."""
     package = Path(__file__).parent.parent
     inside = package / "_library"
-    return inside if inside.is_dir() else package.parent
+    return inside if is_folder(inside) else package.parent
 
 
 def library(more: Iterable[Path] = ()) -> Library:

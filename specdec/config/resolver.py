@@ -44,7 +44,7 @@ def check(reading: Reading, catalog: Catalog, *, target: Target | None = None) -
         nested |= {f"parts.{number}.{k}": model for k, model in checker.nested(part, at=("parts", number)).items()}
     if drafters:
         chosen[Kind.DRAFTER] = with_parts(chosen[Kind.DRAFTER], drafters)
-    checker.resolve(chosen)
+    checker.find_tree_files(chosen)
     declared = {kind: NamedDeclaration(part.name, part.declares) for kind, part in chosen.items()}
     if target is not None:
         declared[Kind.TARGET] = NamedDeclaration(type(target).name, declaration_of(target))
@@ -151,7 +151,7 @@ class _Checker:
                     self.problems.append(self._document.problem(path, f"cannot draft: {part.declares.no_decoding_because}"))
         return found
 
-    def resolve(self, chosen: Mapping[Kind, ResolvedPart]) -> None:
+    def find_tree_files(self, chosen: Mapping[Kind, ResolvedPart]) -> None:
         """Find the tree files that the builder names, by building it: it holds no weights."""
         part = chosen.get(Kind.TREE)
         if part is None:

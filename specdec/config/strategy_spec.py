@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from specdec.config.overrides import at_key, layered, override_documents, wholes_first
 from specdec.errors import SpecdecError
+from specdec.files.paths import expanded, resolved
 from specdec.files.validation import validated
 from specdec.files.yaml_document import Document, Origin, Problem, from_mapping, read_file
 from specdec.sampling.params import SamplingParams
@@ -75,7 +76,7 @@ def read_spec(
         document, folder, default_name = read_file(source), source.parent, source.stem
     else:
         document, folder, default_name = from_mapping(source, "the given mapping"), Path(), "unnamed"
-    merged = _extended(document, folder, find_strategy, seen=(source.resolve(),) if isinstance(source, Path) else ())
+    merged = _extended(document, folder, find_strategy, seen=(resolved(source),) if isinstance(source, Path) else ())
     merged = replace(merged, data={**_default_parts(), **merged.data})
     top = document.origins[()]
     given = [at_key(k.split("."), _plain(v), Origin(f"argument {k}={v!r}")) for k, v in (overrides or {}).items()]
@@ -107,6 +108,10 @@ def _plain(value: Any) -> Any:
     return value
 
 
+MAX_EXTENDED = 32
+"""Specs that may extend each other in a chain."""
+
+
 def _extended(document: Document, folder: Path, find_strategy: Callable[[str], Path], seen: tuple[Path, ...]) -> Document:
     """`document` over the specs that it extends, nearest first; a fault of the chain is added to its problems."""
     parent = document.data.get("extends")
@@ -115,11 +120,13 @@ def _extended(document: Document, folder: Path, find_strategy: Callable[[str], P
     if not isinstance(parent, str):
         return _with_problem(document, f"got {parent!r}, expected the name of a strategy or a path to a .yaml file")
     try:
-        path = folder / parent if parent.endswith((".yaml", ".yml")) else find_strategy(parent)
-        if path.resolve() in seen:
+        path = folder / expanded(parent) if parent.endswith((".yaml", ".yml")) else find_strategy(parent)
+        if len(seen) > MAX_EXTENDED:
+            return _with_problem(document, f"a chain of more than {MAX_EXTENDED} specs that extend each other")
+        if resolved(path) in seen:
             chain = " -> ".join(p.stem for p in (*seen, path))
             return _with_problem(document, f"goes round in a circle: {chain}")
-        base = _extended(read_file(path), path.parent, find_strategy, (*seen, path.resolve()))
+        base = _extended(read_file(path), path.parent, find_strategy, (*seen, resolved(path)))
     except SpecdecError as error:
         return _with_problem(document, str(error))
     return layered(base, document)

@@ -1,4 +1,8 @@
-"""Paths as users write them, and options of parts that name a file: a path starts at the folder of the spec, or else here."""
+"""Paths as users write them, and options of parts that name a file: a path starts at the folder of the spec, or else here.
+
+Nothing else asks the system whether a path is there or where it leads, since for some names it answers with errors of its
+own: an unknown user's home, a name of 5,000 letters, a NUL, a link to itself.
+"""
 
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -10,8 +14,24 @@ def expanded(name: str | Path) -> Path:
     """With `~` followed, where it leads anywhere."""
     try:
         return Path(name).expanduser()
-    except RuntimeError:
+    except (RuntimeError, ValueError, OSError):
         return Path(name)
+
+
+def resolved(path: Path) -> Path:
+    """Absolute, with links followed; a path that cannot be followed (a link to itself, an impossible name) as it is."""
+    try:
+        return path.resolve()
+    except (RuntimeError, ValueError, OSError):
+        return path
+
+
+def exists(path: Path) -> bool:
+    """Whether there is anything; of a name that nothing could have there is nothing."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
 
 
 def is_file(path: Path) -> bool:
@@ -28,6 +48,36 @@ def is_folder(path: Path) -> bool:
         return path.is_dir()
     except (OSError, ValueError):
         return False
+
+
+def matching(folder: Path, pattern: str) -> list[Path]:
+    """What is in the folder and matches, sorted; nothing where it is no folder."""
+    try:
+        return sorted(folder.glob(pattern))
+    except (RuntimeError, ValueError, OSError):
+        return []
+
+
+def is_same(one: Path, other: Path) -> bool:
+    """Whether both lead to the same file or folder, which need not be there."""
+    try:
+        return one.samefile(other)
+    except (OSError, ValueError):
+        return resolved(one) == resolved(other)
+
+
+def working_folder() -> Path:
+    """Absolute, unless it was deleted."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return Path()
+
+
+def from_here(path: Path) -> Path:
+    """As messages show it: relative to the working folder where it is inside."""
+    here = working_folder()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def _find(name: str, info: ValidationInfo) -> str:

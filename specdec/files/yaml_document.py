@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import yaml
 
 from specdec.errors import SpecError
+from specdec.files.paths import from_here
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 """Keys (as text) and list positions from the top of a document."""
@@ -82,8 +83,7 @@ def listed(problems: Iterable[object]) -> str:
 
 def read_file(path: Path) -> Document:
     """The document of a YAML file. Raises SpecError if it cannot be read or is not YAML."""
-    here = Path.cwd()
-    name = path.relative_to(here) if path.is_relative_to(here) else path
+    name = from_here(path)
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

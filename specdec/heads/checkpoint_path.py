@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from specdec.errors import CheckpointError
+from specdec.files.paths import exists, expanded, is_file, is_folder, matching
 
 SHIPPED = Path(__file__).parent / "shipped"
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -17,17 +18,17 @@ def locate_head(name: str, kind: str, *, revision: str | None = None, download: 
     Raises CheckpointError where nothing can be meant by the name.
     """
     if name == "builtin":
-        if not (SHIPPED / kind / "config.json").is_file():
-            others = sorted(path.parent.name for path in SHIPPED.glob("*/config.json"))
+        if not is_file(SHIPPED / kind / "config.json"):
+            others = [path.parent.name for path in matching(SHIPPED, "*/config.json")]
             instead = f"; drafter '{others[0]}' has one" if others else ""
             raise CheckpointError(
                 f"no '{kind}' head ships with this version{instead}; a folder or a hub id of a trained head would work"
             )
         return SHIPPED / kind
-    folder = Path(name).expanduser()
-    if folder.is_dir():
+    folder = expanded(name)
+    if is_folder(folder):
         return folder
-    if folder.exists() or not HUB_ID.fullmatch(name):
+    if exists(folder) or not HUB_ID.fullmatch(name):
         raise CheckpointError(f"{name}: no such folder; a head is a folder with a config.json, a hub id, or 'builtin'")
     return _from_hub(name, revision, download=download)
 
@@ -39,4 +40,4 @@ def _from_hub(name: str, revision: str | None, *, download: bool) -> Path | None
         found = snapshot_download(name, revision=revision, allow_patterns=list(FILES), local_files_only=not download)
     except (OSError, ValueError):
         return None
-    return Path(found) if (Path(found) / "config.json").is_file() else None
+    return Path(found) if is_file(Path(found) / "config.json") else None

@@ -17,5 +17,9 @@ MEANING: Final = f"the model needs code that its repository brings; consent is g
 
 
 def consented(given: bool | None) -> bool:
-    """What the caller gave; where that is None, what the environment says."""
+    """Whether code that models bring may be run.
+
+    Args:
+        given: what the caller said, by a keyword or an option; None: nothing, so that the environment decides.
+    """
     return os.environ.get(ENVIRONMENT, "").lower() in ("1", "true", "yes") if given is None else given

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec.errors import SpecError
+from specdec.files.paths import is_file
 from specdec.losslessness.levels import LevelResult
 
 PACKAGES = ("specdec", "torch", "transformers", "numpy", "scipy")
@@ -128,7 +129,7 @@ def _version(package: str) -> str | None:
 
 
 def _cpu() -> str:
-    if CPU_FILE.is_file():
+    if is_file(CPU_FILE):
         for line in CPU_FILE.read_text(errors="replace").splitlines():
             if line.lower().startswith("model name"):
                 return line.partition(":")[2].strip()

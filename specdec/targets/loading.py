@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from specdec.errors import CheckpointError, TargetMismatch
+from specdec.files.paths import matching
 from specdec.interfaces.consent import HOW
 from specdec.targets.capability import no_decoding_because
 from specdec.targets.hub import cached_folder, hub_answers, local_folder
@@ -147,7 +148,7 @@ def _refuse_tokenizer_files(model: str, revision: str | None, reason: str, error
 
 
 def _has_tokenizer(folder: Path) -> bool:
-    return any(True for pattern in TOKENIZER_FILES for _ in folder.glob(pattern))
+    return any(matching(folder, pattern) for pattern in TOKENIZER_FILES)
 
 
 def _files(model: str, revision: str | None) -> Path | None:

@@ -15,6 +15,7 @@ from typing import Any
 from filelock import FileLock
 
 from specdec.errors import CheckpointError, SpecdecWarning
+from specdec.files.paths import exists, is_file, is_folder, matching
 
 RECORD = "unpacked.json"
 SCRATCH = ".unpacking-"
@@ -39,14 +40,14 @@ def unpacked(folder: Path, write: Callable[[Path], None], *, hashes: bool = Fals
     Raises:
         CheckpointError: where the folder cannot be written or repaired, with the reason.
     """
-    if folder.is_dir() and not changed_files(folder, hashes=hashes):
+    if is_folder(folder) and not changed_files(folder, hashes=hashes):
         return folder
     with _exclusive(folder):
-        there = folder.is_dir()
+        there = is_folder(folder)
         changed = changed_files(folder, hashes=hashes) if there else []
         if there and not changed:
             return folder
-        if changed and (folder / RECORD).is_file():
+        if changed and is_file(folder / RECORD):
             more = f" and {len(changed) - LISTED} more" if len(changed) > LISTED else ""
             what = ", ".join(changed[:LISTED]) + more
             warnings.warn(f"{folder} was changed since it was unpacked ({what}); unpacking again", SpecdecWarning, stacklevel=2)
@@ -82,20 +83,20 @@ def changed_files(folder: Path, *, hashes: bool = False) -> list[str]:
 def _write_again(folder: Path, write: Callable[[Path], None]) -> None:
     """Write to a folder beside it and rename, so that an interrupted run leaves nothing that looks complete."""
     try:
-        for left in folder.parent.glob(f"{SCRATCH}*"):
+        for left in matching(folder.parent, f"{SCRATCH}*"):
             shutil.rmtree(left, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=folder.parent, ignore_cleanup_errors=True) as scratch:
             fresh = Path(scratch) / "new"
             fresh.mkdir()
             write(fresh)
             _write_record(fresh, {path.name: _entry(path) for path in sorted(fresh.iterdir())})
-            if folder.exists():
+            if exists(folder):
                 folder.rename(Path(scratch) / "old")
             fresh.rename(folder)
     except Exception as error:
         if (reason := _of_the_disk(error)) is None:
             raise
-        hint = f"delete {folder} by hand, or " if folder.exists() else ""
+        hint = f"delete {folder} by hand, or " if exists(folder) else ""
         raise CheckpointError(f"the model cannot be unpacked to {folder}: {reason}; {hint}{ELSEWHERE}") from error
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from specdec.errors import CheckpointError
+from specdec.files.paths import matching
 
 LISTED = 6
 """Names per fault in a message; of the rest only the number is reported."""
@@ -44,7 +45,7 @@ def unreadable(model: str, folder: Path | None, error: Exception) -> CheckpointE
             f"'{model}' cannot be loaded: its pickled weights are damaged or hold more than tensors, and unpickling those "
             "could run any code; a checkpoint in safetensors would work"
         )
-    damaged = [] if folder is None else [file.name for file in sorted(folder.glob("*.safetensors")) if not _opens(file)]
+    damaged = [] if folder is None else [file.name for file in matching(folder, "*.safetensors") if not _opens(file)]
     where = f"{_listed(damaged)} of '{model}' is damaged" if damaged else f"the weights of '{model}' cannot be read"
     lines = str(error).strip().splitlines()
     return CheckpointError(f"{where}: {lines[0] if lines else type(error).__name__}")

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 
 from specdec.errors import SpecError
 from specdec.files.jsonl import checked, parsed, whole_lines
+from specdec.files.paths import exists
 from specdec.trace.steps import Trace, TraceEnd, TraceHeader, TraceStep
 
 FORMAT = 1
@@ -24,7 +25,7 @@ class TraceFile:
 
     def __init__(self, path: Path) -> None:
         """Raises SpecError where the file cannot be written, or is something else."""
-        if path.exists() and not is_trace(path):
+        if exists(path) and not is_trace(path):
             raise SpecError(f"{path} is there and is no trace: give another name, or remove it")
         try:
             self._file = path.open("w", encoding="utf-8")

@@ -8,6 +8,7 @@ import torch
 from pydantic import ValidationError
 
 from specdec.errors import CheckpointError, SpecError
+from specdec.files.paths import exists, is_file
 from specdec.heads.config import HeadConfig
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
@@ -31,7 +32,7 @@ NOT_OURS = (RuntimeError, ValueError, KeyError, TypeError, AttributeError, Index
 def read_checkpoint(spec: TrainingSpec) -> dict[str, Any] | None:
     """What the run in the spec's output folder left, or None. Raises CheckpointError, or SpecError for another run's."""
     path = spec.output / "checkpoint.pt"
-    if not path.is_file():
+    if not is_file(path):
         return None
     try:
         state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
@@ -87,7 +88,7 @@ def _check_best(folder: Path, state: dict[str, Any], config: HeadConfig) -> None
     counters = state["counters"]
     if not isinstance(counters, dict) or not counters.get("best_tau"):
         return
-    if not (folder / "model.safetensors").exists():
+    if not exists(folder / "model.safetensors"):
         counters["best_tau"] = 0.0
         return
     remedy = f"delete {folder} to keep the best head from here on, or give another output folder"

@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from specdec.errors import SpecError
+from specdec.files.paths import is_file
 from specdec.targets.model_call import ModelCall
 from specdec.training.conversations import Conversation, encode, is_held_out, numbered_messages, shuffled
 from specdec.training.dataset import spoken_counts
@@ -165,7 +166,7 @@ class FeatureStore:
 
         Raises SpecError for the right conversations with features of another plan or target: they are not overwritten.
         """
-        if not shard.path.is_file():
+        if not is_file(shard.path):
             return False
         try:
             if read_shard(shard.path, ("token_ids",))["token_ids"].tolist() != shard.token_ids:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from specdec.errors import NumericsError
+from specdec.files.paths import is_file
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
 from specdec.training.dataset import Batch, FeatureSet
@@ -203,7 +204,7 @@ class Trainer:
         for name in COUNTERS:
             setattr(self, name, state["counters"][name])
         paths = [Path(path) for path in state["epoch_shards"]]
-        self.epoch_shards = [path if path.is_file() else self.spec.features / path.name for path in paths]
+        self.epoch_shards = [path if is_file(path) else self.spec.features / path.name for path in paths]
         self._last_shards = self.epoch_shards
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from specdec.config.overrides import layered, override_documents
 from specdec.errors import SpecError
+from specdec.files.paths import expanded, is_folder
 from specdec.files.validation import validated
 from specdec.files.yaml_document import listed, read_file
 from specdec.interfaces.consent import OPTION, consented
@@ -31,13 +32,13 @@ def read_training_spec(path: Path, settings: tuple[str, ...] = (), *, trust_remo
 
 def _beside(spec: TrainingSpec, folder: Path) -> TrainingSpec:
     """Relative paths counted from `folder`; a model that is no folder there is a hub id."""
-    sources = {n: s.model_copy(update={"path": folder / s.path.expanduser()}) for n, s in spec.data.sources.items()}
+    sources = {n: s.model_copy(update={"path": folder / expanded(s.path)}) for n, s in spec.data.sources.items()}
     model = spec.target.model
-    beside = None if model is None else folder / Path(model).expanduser()
+    beside = None if model is None else folder / expanded(model)
     changes: dict[str, Any] = {
-        "target": spec.target.model_copy(update={"model": str(beside) if beside is not None and beside.is_dir() else model}),
+        "target": spec.target.model_copy(update={"model": str(beside) if beside is not None and is_folder(beside) else model}),
         "data": spec.data.model_copy(update={"sources": sources}),
-        "features": folder / spec.features.expanduser(),
-        "output": folder / spec.output.expanduser(),
+        "features": folder / expanded(spec.features),
+        "output": folder / expanded(spec.output),
     }
     return spec.model_copy(update=changes)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from specdec.errors import SpecError
+from specdec.files.paths import exists
 from specdec.training.target_identity import same_target
 
 START = b'{"messages": '
@@ -20,7 +21,7 @@ def known_lines(path: Path, check: Check) -> list[Any]:
 
     Raises SpecError for a file with anything else in it, which is left as it is.
     """
-    if not path.exists():
+    if not exists(path):
         return []
     try:
         content = path.read_bytes()

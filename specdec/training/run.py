@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from specdec.errors import SpecError, TargetMismatch
+from specdec.files.paths import exists, expanded, is_file, is_folder
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
 from specdec.targets.capability import text_config
@@ -65,7 +66,7 @@ def trainer(spec: TrainingSpec, report: Report) -> Trainer:
 
 def target_folder(spec: TrainingSpec) -> str:
     """The folder or hub id of the target's weights and tokenizer."""
-    return str(unpacked_folder()) if spec.target.model is None else str(Path(spec.target.model).expanduser())
+    return str(unpacked_folder()) if spec.target.model is None else str(expanded(spec.target.model))
 
 
 def _target(spec: TrainingSpec) -> tuple[ModelCall, Any]:
@@ -119,7 +120,7 @@ def _fresh(spec: TrainingSpec, call: ModelCall, borrowed: Borrowed, store: Featu
 
 def log_to(path: Path) -> Report:
     """Appends JSON lines; a last line that was cut short goes."""
-    if path.is_file():
+    if is_file(path):
         content = path.read_bytes()
         if (whole := content.rfind(b"\n") + 1) < len(content):
             with path.open("r+b") as file:
@@ -143,11 +144,11 @@ def check_places(spec: TrainingSpec) -> None:
         if (other := _no_folder(folder)) is not None:
             raise SpecError(f"{name}: {other} is a file, and a folder is to be there; give another name")
     for name in FILES:
-        if (spec.output / name).is_dir():
+        if is_folder(spec.output / name):
             raise SpecError(f"output: {spec.output / name} is a folder, and a file is to be written there; give another name")
 
 
 def _no_folder(path: Path) -> Path | None:
     """What is there, of the path or a folder above it, and is no folder."""
-    there = next((place for place in (path, *path.parents) if place.exists()), None)
-    return None if there is None or there.is_dir() else there
+    there = next((place for place in (path, *path.parents) if exists(place)), None)
+    return None if there is None or is_folder(there) else there

@@ -1,6 +1,6 @@
 """Which target something was made with: the same in every dtype and on every device."""
 
-from pathlib import Path
+from specdec.files.paths import exists, expanded, is_folder, is_same, resolved
 
 BITWISE = ", bitwise at width "
 """What a target's description says beyond which target it is."""
@@ -15,7 +15,7 @@ def same_target(before: str, now: str) -> bool:
     """Whether two names are of one target: the same text, two paths of one folder, or a folder that was moved."""
     if before == now:
         return True
-    old, new = Path(before).expanduser(), Path(now).expanduser()
-    if not new.is_dir():
+    old, new = expanded(before), expanded(now)
+    if not is_folder(new):
         return False
-    return old.samefile(new) if old.exists() else old.name == new.resolve().name
+    return is_same(old, new) if exists(old) else old.name == resolved(new).name

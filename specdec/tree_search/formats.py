@@ -11,6 +11,7 @@ import torch
 
 from specdec.errors import SpecError
 from specdec.files.atomic import write_whole
+from specdec.files.paths import is_file
 from specdec.tree_search.tree_lists import read_choices
 from specdec.trees.tree_file import TreeFile, format_tree, read_tree
 from specdec.trees.tree_shape import MAX_NODES, RankPath, TreeShape
@@ -35,7 +36,7 @@ def guess_format(path: Path) -> TreeFormat:
         return TreeFormat.SPECDEC
     if path.suffix in (".pt", ".pth"):
         return TreeFormat.SEQUOIA
-    if path.suffix == ".json" and path.is_file() and _text(path).lstrip().startswith("{"):
+    if path.suffix == ".json" and is_file(path) and _text(path).lstrip().startswith("{"):
         return TreeFormat.UMBRELLA
     return TreeFormat.CHOICES
 

@@ -23,7 +23,7 @@ def seconds_of(action):
 def spec(tmp_path):
     def write(text):
         (tmp_path / "s.yaml").write_text(text)
-        return lambda: compose.planned(tmp_path / "s.yaml", compose.workshop())
+        return lambda: compose.resolve(tmp_path / "s.yaml", compose.load_catalog())
 
     return write
 

@@ -180,7 +180,7 @@ def test_the_command_lines_consent_is_given_by_its_option(model, marker, tmp_pat
 
 def test_a_training_spec_cannot_consent(tmp_path, marker, model):
     spec = tmp_path / "train.yaml"
-    spec.write_text(yaml.safe_dump({"name": "n", "target": {"use": "huggingface", "model": str(model), "trust_remote_code": True}}))
+    spec.write_text(yaml.safe_dump({"name": "n", "target": target(model)}))
     settings = (
         "name=n",
         "budget={steps: 1}",

@@ -9,7 +9,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from specdec.errors import CheckpointError
-from specdec.files.paths import is_file
+from specdec.files.paths import is_file, matching
 from specdec.heads.config import HeadConfig
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
@@ -76,7 +76,7 @@ def read_head(
 
 def _read_tensors(folder: Path) -> dict[str, Tensor]:
     """All safetensors of the folder, else pytorch_model.bin, which is read as data and never run."""
-    files = sorted(folder.glob("*.safetensors"))
+    files = matching(folder, "*.safetensors")
     pickled = folder / "pytorch_model.bin"
     try:
         if files or not is_file(pickled):

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from specdec.errors import PluginError, SpecError
+from specdec.files.paths import working_folder
 
 Answering = Callable[[list[int], int, int], Iterable[int]]
 """(prompt ids, number of new tokens, seed) -> the new ids, fewer where the text ended."""
@@ -20,7 +20,7 @@ def find_callable(name: str) -> Answering:
     module_name, colon, function = name.partition(":")
     if not (module_name and colon and function):
         raise SpecError(f"--callable: got {name!r}; expected module:function, such as my_package.decoding:answer")
-    here = str(Path.cwd())
+    here = str(working_folder())
     added = here not in sys.path
     if added:
         sys.path.insert(0, here)
