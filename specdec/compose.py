@@ -11,7 +11,7 @@ from specdec.config.resolved_spec import Catalog, ResolvedPart, ResolvedSpec
 from specdec.config.resolver import built, check, read
 from specdec.decoding.decoder import Decoder
 from specdec.decoding.drafting import Declared
-from specdec.errors import PluginError, SpecdecWarning
+from specdec.errors import PluginError, SpecdecWarning, SpecError
 from specdec.files.paths import exists
 from specdec.interfaces.consent import consented
 from specdec.interfaces.declarations import DrafterDeclaration
@@ -85,6 +85,12 @@ def target_override(target: str | Path | Mapping[str, Any], registry: Registry) 
     """The override that puts a target into a spec: a registered name, a folder or hub id, or a part."""
     if isinstance(target, Mapping):
         return {"target": dict(target)}
+    if not isinstance(target, str | Path):
+        raise SpecError(
+            f"target: got a {type(target).__name__} object; expected a folder or hub id, a part such as "
+            "{'use': 'huggingface', 'model': FOLDER}, or a loaded Target of specdec; a model of transformers would work from "
+            "the folder that its save_pretrained writes (its tokenizer's too)"
+        )
     text = str(target)
     if text in registry.parts[Kind.TARGET] and not exists(Path(text)):
         return {"target": {"use": text}}

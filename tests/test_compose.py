@@ -5,6 +5,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+import torch
 
 import specdec
 from specdec.compose import build, load_catalog
@@ -281,3 +282,15 @@ def test_a_part_that_keeps_its_contract_passes_the_check():
 def test_a_target_that_could_be_no_folder_is_a_fault_and_no_crash(target):
     with pytest.raises(SpecdecError):
         specdec.load("plain", target=target)
+
+
+@pytest.mark.parametrize("given", [torch.nn.Linear(1, 1), 3, ["builtin"], object(), b"builtin"])
+def test_what_is_no_target_is_refused_with_what_would_be_one(given):
+    with pytest.raises(SpecError, match=rf"target: got a {type(given).__name__} object; expected a folder.*save_pretrained"):
+        specdec.load("plain", target=given)
+
+
+@pytest.mark.parametrize("given", [torch.nn.Linear(1, 1), 3, None, ["plain"]])
+def test_what_is_no_spec_is_refused_with_what_would_be_one(given):
+    with pytest.raises(SpecError, match=rf"got a {type(given).__name__} object as a spec; expected a strategy's name"):
+        specdec.load(given)

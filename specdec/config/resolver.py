@@ -26,6 +26,10 @@ def read(
     overrides: Mapping[str, Any] | None = None,
 ) -> Reading:
     """The spec of a name, a path or a mapping, not yet checked. Raises SpecError where there is no such file."""
+    if not isinstance(source, str | Path | Mapping):
+        raise SpecError(
+            f"got a {type(source).__name__} object as a spec; expected a strategy's name, a .yaml file or a mapping"
+        )
     found = source if isinstance(source, Mapping) else catalog.library.find_strategy(str(source))
     return read_spec(found, find_strategy=catalog.library.find_strategy, settings=settings, overrides=overrides)
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from specdec.errors import TargetMismatch
 from specdec.interfaces.declarations import TargetDeclaration
 
 ATTENTION_KINDS = ("sdpa", "eager")
@@ -82,14 +83,22 @@ class MaskPlan:
 
 
 def text_config(config: Any) -> Any:
-    """The language model's part of a config that may hold more than one model."""
-    return config.get_text_config(decoder=True)
+    """The language model's part of a config that may hold more than one model. Raises TargetMismatch where it is no config."""
+    text = config.get_text_config(decoder=True)
+    if not isinstance(getattr(text, "model_type", None), str):
+        raise TargetMismatch(f"the config names a {type(text).__name__} as its language model, expected a config of its own")
+    return text
 
 
 def mask_plan(config: Any) -> MaskPlan:
-    """The masks that a model of this config takes; sliding windows as transformers resolves them."""
+    """The masks that a model of this config takes; sliding windows as transformers resolves them.
+
+    Raises TargetMismatch for a window that is no number of tokens.
+    """
     text = text_config(config)
     window = getattr(text, "sliding_window", None)
+    if window is not None and not isinstance(window, int):
+        raise TargetMismatch(f"the config has a sliding_window of {window!r}, expected a whole number of tokens")
     kinds = getattr(text, "layer_types", None)
     if kinds is None:
         slides = window is not None and getattr(text, "use_sliding_window", True)

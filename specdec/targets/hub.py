@@ -46,6 +46,19 @@ def cached_folder(model: str, revision: str | None) -> Path | None:
     return Path(found).parent if isinstance(found, str) else None
 
 
+def hub_has(model: str, file: str, revision: str | None, *, endpoint: str | None = None) -> bool:
+    """Whether the hub says that the repository has this file; one request, without retries."""
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+
+    try:
+        get_hf_file_metadata(
+            hf_hub_url(model, file, revision=revision, endpoint=endpoint), timeout=ANSWER_SECONDS, endpoint=endpoint
+        )
+    except Exception:  # whatever the connection raises, and that it is not there
+        return False
+    return True
+
+
 def hub_answers(model: str, revision: str | None, *, endpoint: str | None = None) -> bool:
     """Whether the hub can be asked for this model's files; False where only the local cache has them.
 

@@ -13,10 +13,10 @@ from specdec.errors import CheckpointError, TargetMismatch
 from specdec.files.paths import matching
 from specdec.interfaces.consent import HOW
 from specdec.targets.capability import no_decoding_because
-from specdec.targets.hub import cached_folder, hub_answers, local_folder
-from specdec.targets.model_config import config_data, refuse_own_code, unreadable_config
+from specdec.targets.hub import cached_folder, hub_answers, hub_has, local_folder
+from specdec.targets.model_config import ADAPTER, config_data, refuse_adapter, refuse_own_code, unreadable_config
 from specdec.targets.quiet import quiet
-from specdec.targets.weights import refuse_other_weights, unreadable
+from specdec.targets.weights import refuse_other_numbers, refuse_other_weights, unreadable
 
 DTYPES = {
     "float32": torch.float32,
@@ -55,6 +55,7 @@ def load_model(
     """
     folder = local_folder(model)
     local_only = folder is None and not hub_answers(model, revision)
+    refuse_adapter(model, folder, hub_has=not local_only and folder is None and hub_has(model, ADAPTER, revision))
     config = _read_config(model, folder, revision=revision, trusted=trust_remote_code, local_only=local_only)
     if (reason := no_decoding_because(config, attention)) is not None:
         raise TargetMismatch(f"'{model}' cannot be decoded: {reason}")
@@ -109,7 +110,11 @@ def _whole_model(model: str, folder: Path | None, settings: dict[str, Any]) -> A
         raise TargetMismatch(f"'{model}' cannot be loaded: {_first_line(error).split('. Please')[0]}{hint}") from error
     except (SafetensorError, UnpicklingError, RuntimeError, EOFError, KeyError) as error:
         raise unreadable(model, _files(model, settings["revision"]), error) from error
+    except Exception as error:  # the values of a config.json reach the model's constructor unchecked
+        raise TargetMismatch(f"'{model}' cannot be loaded: {type(error).__name__}: {_first_line(error)}") from error
     refuse_other_weights(model, found)
+    if (files := _files(model, settings["revision"])) is not None:
+        refuse_other_numbers(model, files, loaded)
     return loaded
 
 

@@ -2,15 +2,18 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from specdec.errors import TargetMismatch
 from specdec.files.json_object import read_json_object
+from specdec.files.paths import exists
 from specdec.interfaces.consent import HOW
 from specdec.targets.hub import cached_folder, local_folder
 from specdec.targets.quiet import quiet
 
+ADAPTER = "adapter_config.json"
 MODEL_CLASSES = ("AutoConfig", "AutoModelForCausalLM")
 MAX_LAYERS = 10_000
 COUNTS_LAYERS = re.compile(r"(^|_)(layers?|blocks)$")
@@ -29,6 +32,7 @@ def declared_config(model: str, *, revision: str | None, trusted: bool) -> Any |
     folder = local_folder(model) or cached_folder(model, revision)
     if folder is None:
         return None
+    refuse_adapter(model, folder)
     data = config_data(model, folder)
     refuse_own_code(model, data, trusted=trusted)
     from transformers import AutoConfig, PreTrainedConfig
@@ -55,6 +59,18 @@ def config_data(model: str, folder: Path) -> dict[str, Any]:
         if value > MAX_LAYERS and COUNTS_LAYERS.search(key):
             raise TargetMismatch(f"the config.json of '{model}' has {key}: {value}, expected at most {MAX_LAYERS}")
     return data
+
+
+def refuse_adapter(model: str, folder: Path | None, *, hub_has: bool = False) -> None:
+    """Raise TargetMismatch for a model with an adapter where peft, which would apply it, is not installed.
+
+    hub_has: whether the hub says that there is one, for a model that is in no folder.
+    """
+    if (hub_has or (folder is not None and exists(folder / ADAPTER))) and find_spec("peft") is None:
+        raise TargetMismatch(
+            f"'{model}' comes with an adapter ({ADAPTER}), which would be left out without peft: pip install 'specdec[peft]'; "
+            f"a model without {ADAPTER}, or with the adapter merged into its weights, would work"
+        )
 
 
 def needs_own_code(data: Mapping[str, Any]) -> bool:

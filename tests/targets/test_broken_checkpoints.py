@@ -9,7 +9,8 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from specdec.errors import CheckpointError, TargetMismatch
+import specdec
+from specdec.errors import CheckpointError, SpecdecError, TargetMismatch
 from specdec.interfaces.declarations import TargetDeclaration
 from specdec.interfaces.parts import BuildTools
 from specdec.targets.huggingface import HuggingFaceOptions, HuggingFaceTarget
@@ -179,3 +180,79 @@ def test_a_misspelt_name_is_told_before_anything_is_loaded():
     for act in (declare, build):
         with pytest.raises(TargetMismatch, match="did you mean 'builtin'"):
             act("bultin")
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int8, torch.bool, torch.float8_e4m3fn])
+@pytest.mark.parametrize("pickled", [False, True])
+def test_weights_that_would_be_cast_without_a_word_are_named(folder, edit, dtype, pickled):
+    edit(lambda tensors: tensors.update({QUERY: torch.ones(32, 32).to(dtype)}))
+    if pickled:
+        torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+        (folder / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=rf"names no quantization: {QUERY} \("):
+        build(folder)
+
+
+def test_shards_of_an_index_are_looked_at_too(make_model, tmp_path):
+    make_model("llama", torch.float32).save_pretrained(tmp_path, max_shard_size="20KB")
+    files = sorted(tmp_path.glob("model-*.safetensors"))
+    assert len(files) > 1
+    tensors = load_file(files[-1])
+    name = next(name for name in tensors if name.endswith(".weight"))
+    save_file({**tensors, name: tensors[name].to(torch.int32)}, files[-1], metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match=rf"{name} \(I32\)"):
+        build(tmp_path)
+
+
+@pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16, torch.float64])
+def test_weights_of_another_floating_dtype_are_cast_as_asked(folder, edit, stored):
+    edit(lambda tensors: tensors.update({name: tensor.to(stored) for name, tensor in tensors.items()}))
+    assert build(folder, dtype="float32").facts.dtype == torch.float32
+
+
+def test_buffers_of_whole_numbers_are_no_fault(make_model, tmp_path):
+    make_model("gpt2", torch.float32).save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["transformer.h.0.attn.bias"] = torch.ones(1, 1, 4, 4, dtype=torch.bool)
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    build(tmp_path)
+
+
+def test_an_adapter_is_not_left_out_where_peft_is_missing(folder, monkeypatch):
+    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "x", "peft_type": "LORA"}')
+    (folder / "adapter_model.safetensors").write_bytes(b"")
+    monkeypatch.setattr("specdec.targets.model_config.find_spec", lambda name: None)
+    for act in (declare, build):
+        with pytest.raises(TargetMismatch, match=r"adapter .*pip install 'specdec\[peft\]'"):
+            act(folder)
+    (folder / "config.json").unlink()
+    with pytest.raises(TargetMismatch, match="adapter"):
+        declare(folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"hidden_act": "no such thing"},
+        {"hidden_act": ["silu"]},
+        {"head_dim": 0},
+        {"head_dim": 7},
+        {"num_key_value_heads": 3},
+        {"vocab_size": -5},
+        {"rope_parameters": {"rope_type": "nothing"}},
+        {"rope_parameters": {"rope_type": "linear"}},
+        {"pad_token_id": 10**6},
+        {"layer_types": ["full_attention"]},
+        {"sliding_window": "x"},
+        {"sliding_window": 1.5},
+        {"text_config": {"a": 1}},
+        {"text_config": 7},
+    ],
+    ids=str,
+)
+def test_a_config_that_makes_no_model_is_not_called_a_fault_of_specdec(folder, change):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **change}))
+    with pytest.raises(SpecdecError) as error:
+        specdec.load("ngram-tree", target=folder)
+    assert "of 'specdec' fails:" not in str(error.value)
