@@ -19,7 +19,6 @@ from specdec.interfaces.parts import BuildTools, Drafter, Target
 from specdec.plugins.registry import Kind, Registry, load_registry, plugin_error
 
 
-
 def load_catalog(*, trust_remote_code: bool | None = None) -> Catalog:
     """Our parts and files and those of installed plug-ins; a plug-in that is broken is left out with a warning.
 
