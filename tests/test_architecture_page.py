@@ -34,6 +34,10 @@ def defined() -> frozenset[str]:
     return frozenset(names)
 
 
+BESIDE_THE_MIRROR = {"rules", "bars", "plugin_example", "data", "support"}
+"""Folders of tests/ that mirror no folder of the package; tests/README.md has a line for each."""
+
+
 def folders_with_code() -> set[str]:
     return {path.parent.relative_to(PACKAGE).parts[0] for path in PACKAGE.glob("*/**/*.py")}
 
@@ -79,3 +83,21 @@ def test_the_fixtures_that_are_named_exist():
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     assert len(named) > 5
     assert named <= shared
+
+
+def test_tests_mirror_the_package_and_what_stands_beside_is_named():
+    page = (ROOT / "tests" / "README.md").read_text()
+    folders = {path.parent.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")} - {Path()}
+    mirrored = [folder for folder in folders if folder.parts[0] not in BESIDE_THE_MIRROR]
+    assert [folder for folder in mirrored if not (PACKAGE / folder).is_dir()] == []
+    assert [name for name in sorted(BESIDE_THE_MIRROR) if f"`{name}/`" not in page] == []
+
+
+def test_no_test_is_named_after_a_ticket():
+    names = [
+        node.name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    ]
+    assert [name for name in names if re.match(r"test_[a-z]?\d+_", name)] == []

@@ -109,7 +109,7 @@ def test_samples_of_one_prompt_share_its_prefill_and_are_those_of_separate_reque
     assert [a.tokens for a in together] == ids(plain, [PROMPTS[2], PROMPTS[0]], n=3, seed=5, max_new_tokens=12)
 
 
-def test_b43_requests_leave_nothing_behind_in_the_drafter(target_of, drafter_of, decoder_of, kind):
+def test_requests_leave_nothing_behind_in_the_drafter(target_of, drafter_of, decoder_of, kind):
     target = target_of()
     used = decoder_of(target, drafter_of(target, kind), BUILDERS["dynamic"], Match)
     used.generate([PROMPTS[2]], max_new_tokens=30)

@@ -176,7 +176,7 @@ def test_a_head_whose_logits_are_not_finite_is_named_by_its_folder(target_of, he
         decoder.generate([[5, 7, 9]], max_new_tokens=4)
 
 
-def test_b73_a_spec_without_a_head_and_one_with_a_whole_model_are_refused_before_weights_load(tmp_path):
+def test_a_spec_without_a_head_and_one_with_a_whole_model_are_refused_before_weights_load(tmp_path):
     catalog = load_catalog()
     spec = {"name": "x", "tree": {"use": "chain"}, "verifier": {"use": "match"}}
     with pytest.raises(SpecError, match=r"drafter\.head: is required"):
@@ -200,7 +200,7 @@ def test_a_published_folder_drafts_through_build(folder, target_of, head_of, dty
     assert first_logits(fused, target, Features(layers=(1, 2, 3))).shape == (1, 20)
 
 
-def test_b80_a_head_of_another_width_or_vocabulary_is_refused_at_load(target_of, head_of):
+def test_a_head_of_another_width_or_vocabulary_is_refused_at_load(target_of, head_of):
     target = target_of()
 
     def refused(checkpoint):
@@ -217,7 +217,7 @@ def test_b80_a_head_of_another_width_or_vocabulary_is_refused_at_load(target_of,
     assert "a vocabulary of 64 tokens; tiny has 48" in refused(head_of(vocab_size=64, draft_vocab_size=30))
 
 
-def test_b70_layers_that_a_shallow_target_lacks_are_refused(target_of, head_of):
+def test_layers_that_a_shallow_target_lacks_are_refused(target_of, head_of):
     target = target_of(num_hidden_layers=2)
     for layers in ((1, 2, 3), (1, 1, 2)):
         with pytest.raises(TargetMismatch, match="for a target of 2 layers, between 0 and 2"):
@@ -234,7 +234,7 @@ def test_a_target_without_hidden_states_is_refused(folder):
         EagleDrafter.build(EagleOptions(head=str(folder / "eagle")), BuildTools())
 
 
-def test_b70_each_fused_layer_is_the_input_of_that_decoder_layer(target_of):
+def test_each_fused_layer_is_the_input_of_that_decoder_layer(target_of):
     target = target_of()
     layers = target._runtime.call.layers
     seen = {}
@@ -254,7 +254,7 @@ def test_b70_each_fused_layer_is_the_input_of_that_decoder_layer(target_of):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
-def test_b80_features_enter_the_head_as_the_targets_own_cast_to_its_dtype(target_of, drafter_of, dtype, monkeypatch):
+def test_features_enter_the_head_as_the_targets_own_cast_to_its_dtype(target_of, drafter_of, dtype, monkeypatch):
     target = target_of(torch.bfloat16)
     drafter, declared = drafter_of(target, {}, dtype)
     entered, called = [], FusedHead.__call__
@@ -296,7 +296,7 @@ def test_drafts_are_read_out_by_the_targets_own_rule_scales_and_soft_caps_includ
     torch.testing.assert_close(some, target.head(states)[:, reduced.draft_ids], rtol=1e-4, atol=1e-4)
 
 
-def test_b68_a_heads_own_lm_head_and_embeddings_are_used_and_the_targets_left_alone(target_of, head_of):
+def test_a_heads_own_lm_head_and_embeddings_are_used_and_the_targets_left_alone(target_of, head_of):
     target = target_of(torch.float32)
     torch.manual_seed(1)
     own, table = torch.randn(48, 32), torch.randn(48, 32)
@@ -310,7 +310,7 @@ def test_b68_a_heads_own_lm_head_and_embeddings_are_used_and_the_targets_left_al
     assert torch.equal(target.embed(torch.arange(48)), before)
 
 
-def test_b68_a_copy_of_the_targets_embeddings_is_not_kept_twice(target_of, head_of):
+def test_a_copy_of_the_targets_embeddings_is_not_kept_twice(target_of, head_of):
     target = target_of(torch.float32)
     copy = target.embed(torch.arange(48)).clone()
     embed = embeddings(HeadCheckpoint(head_of().head, None, copy, None), target, torch.float32, target.facts.device)

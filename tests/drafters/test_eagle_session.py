@@ -131,7 +131,7 @@ def accepted(tree, salt):
 
 
 @pytest.mark.parametrize("builder", [CHAIN, TREE, GROWN])
-def test_b44_every_logit_and_the_cache_are_those_of_recomputation_whatever_is_accepted(target_of, drafter_of, kind, builder):
+def test_every_logit_and_the_cache_are_those_of_recomputation_whatever_is_accepted(target_of, drafter_of, kind, builder):
     life = Life(target_of(), drafter_of(target_of(), kind), [PROMPTS[0]])
     for step in range(4):
         (tree,) = life.grow([builder])
@@ -183,7 +183,7 @@ def test_steps_without_a_question_are_caught_up_with_in_one_forward(target_of, d
     life.grow([TREE])
 
 
-def test_b44_two_histories_of_one_text_give_the_same_draft(target_of, drafter_of, kind):
+def test_two_histories_of_one_text_give_the_same_draft(target_of, drafter_of, kind):
     text = [5, 7, 9, 3, 8, 1, 4]
     trees = []
     for cuts in ([7], [3, 7], [2, 4, 5, 7], [2, 3, 4, 5, 6, 7]):
@@ -235,7 +235,7 @@ class Recorder:
 
 
 @pytest.mark.parametrize("layers", [(), (1, 2, 3)])
-def test_b77_pairs_in_prefill_first_and_later_drafts_are_those_of_training(target_of, drafter_of, layers, monkeypatch):
+def test_pairs_in_prefill_first_and_later_drafts_are_those_of_training(target_of, drafter_of, layers, monkeypatch):
     changes = {"layers": layers, "own_lm_head": bool(layers)}
     target, text = target_of(), [5, 7, 9, 3, 8]
     made = drafter_of(target, changes)
@@ -277,7 +277,7 @@ SHIFTED, UNSHIFTED = [(0, 7, 0), (1, 9, 1), (2, 3, 2)], [(0, 5, 0), (1, 7, 1), (
         (Inputs.TOKEN, SHIFTED, (None, 8, 3), [(None, 30, 4), (None, 31, 5)], [(None, 30, 4), (None, 32, 5), (None, 6, 6)]),
     ],
 )
-def test_b77_each_of_the_papers_inputs_is_fed_its_own_pairs_in_prefill_first_and_later_drafts(
+def test_each_of_the_papers_inputs_is_fed_its_own_pairs_in_prefill_first_and_later_drafts(
     target_of, drafter_of, inputs, prefill, first, later, again, monkeypatch
 ):
     """(feature, token, position), None for what does not enter; negative: the feature that the head predicted at that place."""

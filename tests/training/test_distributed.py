@@ -58,7 +58,7 @@ def work(rank, port, config, borrowed, batches, plan, path, results):
 
 
 @pytest.mark.slow
-def test_b88_two_processes_do_what_one_does_with_both_batches(batch, shard, head_sizes, borrowed, tmp_path):
+def test_two_processes_do_what_one_does_with_both_batches(batch, shard, head_sizes, borrowed, tmp_path):
     """Gradients, and whole runs: of two conversations, each process gets one where one process alone gets both.
 
     They differ in length, so that to weigh the processes alike would be another gradient.

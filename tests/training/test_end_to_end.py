@@ -127,9 +127,7 @@ def test_questions_become_answers_features_and_a_head(model, tmp_path, kind):
     [({}, 0.8), ({"inputs": "feature-unshifted", "train_lm_head": True}, 0.3)],
     ids=["usual", "unshifted, with an LM head"],
 )
-def test_b95_a_head_that_knows_four_answers_by_heart_drafts_them_in_the_decoder_as_validation_says(
-    model, tmp_path, changes, share
-):
+def test_a_head_that_knows_four_answers_by_heart_drafts_them_in_the_decoder_as_validation_says(model, tmp_path, changes, share):
     limit = 24
     questions = [[{"role": "user", "content": f"Tell me about {thing}."}] for thing in ("cats", "rain", "glass", "tea")]
     plain = load("plain", target={"use": "huggingface", "model": str(model), "dtype": "float32"})

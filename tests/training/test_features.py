@@ -269,7 +269,7 @@ def test_an_epoch_adds_what_it_is_to_have_and_asked_again_adds_nothing(store):
         (FeaturePlan(top_k=3, layers=(0, 2)), r"layers \[1, 2\], wanted are \[0, 2\]"),
     ],
 )
-def test_b70_features_of_other_layers_or_labels_are_not_taken_for_those_of_a_run(store, plan, message):
+def test_features_of_other_layers_or_labels_are_not_taken_for_those_of_a_run(store, plan, message):
     store(plan=FeaturePlan(top_k=3, layers=(1, 2))).write(["talks"], tokens=1)
     assert len(store().present("talks")) == 1
     with pytest.raises(SpecError, match=message):

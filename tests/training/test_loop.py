@@ -42,7 +42,7 @@ def test_a_run_with_muon_resumes_exactly(trainer):
     assert torch.equal(weights(rest), weights(whole))
 
 
-def test_b89_a_loss_that_is_not_finite_leaves_the_weights_alone_and_is_counted(trainer):
+def test_a_loss_that_is_not_finite_leaves_the_weights_alone_and_is_counted(trainer):
     run = trainer("nan")
     run.run(stop_after=1)
     before = weights(run)
@@ -52,7 +52,7 @@ def test_b89_a_loss_that_is_not_finite_leaves_the_weights_alone_and_is_counted(t
     assert run.skipped == 1
 
 
-def test_b89_a_batch_without_a_word_of_the_assistant_leaves_the_weights_alone(trainer, batch):
+def test_a_batch_without_a_word_of_the_assistant_leaves_the_weights_alone(trainer, batch):
     run = trainer("silent")
     run.run(stop_after=1)
     before = weights(run)
@@ -72,7 +72,7 @@ def test_a_run_that_is_not_finite_any_more_stops(trainer):
         many()
 
 
-def test_b98_the_best_head_is_the_one_whose_drafts_were_accepted_most(trainer):
+def test_the_best_head_is_the_one_whose_drafts_were_accepted_most(trainer):
     """Scripted: acceptance rises and falls again, while the loss goes on falling."""
     taus = iter([1.2, 1.9, 1.6])
 

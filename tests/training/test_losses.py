@@ -41,7 +41,7 @@ def test_a_row_without_labels_costs_nothing_and_teaches_nothing():
     torch.testing.assert_close(loss, soft_cross_entropy(states[[0, 1, 3]], weight, rest)[0])
 
 
-def test_b91_gradients_in_bfloat16_stay_within_a_hundredth_where_the_head_is_good():
+def test_gradients_in_bfloat16_stay_within_a_hundredth_where_the_head_is_good():
     """p - q cancels there: q is p up to a disturbance that leaves their agreement at about 0.98."""
     torch.manual_seed(0)
     vocab = 64

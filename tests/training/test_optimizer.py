@@ -4,7 +4,7 @@ from specdec.training.optimizer import learning_rate_share
 
 
 @pytest.mark.parametrize("warmup", [0, 1, 10])
-def test_b92_the_learning_rate_rises_to_its_peak_and_falls_and_is_never_above_it(warmup):
+def test_the_learning_rate_rises_to_its_peak_and_falls_and_is_never_above_it(warmup):
     trace = [learning_rate_share(step / 100, warmup / 100, 0.1) for step in range(101)]
     top = trace.index(max(trace))
     assert max(trace) == 1.0

@@ -62,9 +62,7 @@ def naive(head, borrowed, batch, steps):
 
 @pytest.mark.parametrize("inputs", Inputs)
 @pytest.mark.parametrize("own", [False, True])
-def test_b77_b97_each_step_of_each_input_is_the_loss_of_a_draft_from_the_text_before_it(
-    batch, head_sizes, borrowed, inputs, own
-):
+def test_each_step_of_each_input_is_the_loss_of_a_draft_from_the_text_before_it(batch, head_sizes, borrowed, inputs, own):
     head = fresh_head(head_sizes(inputs=inputs, own_lm_head=own), borrowed.lm_head * 1.1, 1)
     with torch.no_grad():
         for parameter in head.parameters():
@@ -74,7 +72,7 @@ def test_b77_b97_each_step_of_each_input_is_the_loss_of_a_draft_from_the_text_be
     torch.testing.assert_close(found.double(), naive(head, borrowed, pair, 3), rtol=1e-5, atol=1e-6)
 
 
-def test_b77_b97_each_step_of_eagle3_is_the_loss_of_a_draft_from_the_text_before_it(batch, head_sizes, borrowed):
+def test_each_step_of_eagle3_is_the_loss_of_a_draft_from_the_text_before_it(batch, head_sizes, borrowed):
     head = fresh_head(head_sizes(layers=(1, 2), own_lm_head=True), borrowed.lm_head, 1)
     pair = batch(9, 6, layers=True)
     found = batch_loss(head, borrowed, torch.arange(40), pair, losses=LOSSES, steps=3).total
@@ -92,13 +90,13 @@ def rows_of(batch, *rows):
     return dataclasses.replace(batch, **{f.name: getattr(batch, f.name)[list(rows)] for f in dataclasses.fields(batch)})
 
 
-def test_b88_padding_changes_neither_loss_nor_gradient(batch, loss, layers):
+def test_padding_changes_neither_loss_nor_gradient(batch, loss, layers):
     plain = batch(9, 7, layers=bool(layers))
     for mine, other in zip(loss(padded(plain, 12)), loss(plain), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6)
 
 
-def test_b88_every_judged_row_weighs_the_same_whatever_conversation_it_is_in(batch, loss, layers):
+def test_every_judged_row_weighs_the_same_whatever_conversation_it_is_in(batch, loss, layers):
     both = batch(14, 6, layers=bool(layers))
     alone = [loss(rows_of(both, row), steps=1) for row in range(2)]
     rows = [int(both.judged[row, 1:].sum()) for row in range(2)]
@@ -106,7 +104,7 @@ def test_b88_every_judged_row_weighs_the_same_whatever_conversation_it_is_in(bat
         torch.testing.assert_close(mine, (rows[0] * first + rows[1] * second) / sum(rows), rtol=1e-4, atol=1e-6)
 
 
-def test_b89_a_batch_without_a_word_of_the_assistant_gives_no_loss(batch, head, borrowed, layers):
+def test_a_batch_without_a_word_of_the_assistant_gives_no_loss(batch, head, borrowed, layers):
     silent = batch(9, 7, layers=bool(layers))
     silent.judged[:] = False
     assert batch_loss(head, borrowed, torch.arange(40), silent, losses=LOSSES, steps=2) is None

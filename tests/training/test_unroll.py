@@ -54,7 +54,7 @@ def test_every_step_of_every_row_is_the_draft_that_a_decoder_would_make(head):
             torch.testing.assert_close(steps[step][:, start + step], state, rtol=1e-4, atol=1e-5)
 
 
-def test_b94_no_step_sees_a_feature_or_token_of_its_future(head):
+def test_no_step_sees_a_feature_or_token_of_its_future(head):
     embeddings, features = inputs(head)
     before = list(unroll(head, embeddings, features, STEPS))
     changed = features.clone()

@@ -96,7 +96,7 @@ def test_a_bias_is_written_where_there_is_one_and_zeros_are_not(tmp_path):
     same(drafts(read_head(tmp_path / "b")), drafts(mine))
 
 
-def test_b68_own_embeddings_and_lm_head_go_along(tmp_path):
+def test_own_embeddings_and_lm_head_go_along(tmp_path):
     for changes in ({"lm_head": torch.randn(VOCAB, HIDDEN)}, {"own_lm_head": True}):
         mine = checkpoint(embedding=torch.randn(VOCAB, HIDDEN), **changes)
         write_eagle(tmp_path, mine, max_positions=64)
@@ -122,7 +122,7 @@ def test_what_native_eagle_cannot_say_is_refused(tmp_path, changes):
 
 
 @pytest.mark.parametrize("scaling", [None, LLAMA3, {"type": "linear", "factor": 4.0}])
-def test_b71_rotary_settings_are_written_in_the_old_and_the_new_layout(tmp_path, scaling):
+def test_rotary_settings_are_written_in_the_old_and_the_new_layout(tmp_path, scaling):
     mine = checkpoint(rope_scaling=scaling)
     write_eagle(tmp_path, mine, max_positions=64)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -192,7 +192,7 @@ print(json.dumps([None if read.draft_ids is None else read.draft_ids.tolist(),
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["eagle", "eagle3", "ours"])
-def test_b67_a_clean_process_reads_the_same_drafts(tmp_path, kind):
+def test_a_clean_process_reads_the_same_drafts(tmp_path, kind):
     if kind == "eagle":
         mine = checkpoint(embedding_scale=3.0)
         write_eagle(tmp_path, mine, max_positions=64)

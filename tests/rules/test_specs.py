@@ -1,4 +1,4 @@
-"""Reported faults of specs and of their defaults (B08, B13, B74, B76, B107)."""
+"""A spec drafts as it says or is refused in words, and its defaults do not change unnoticed."""
 
 import json
 from pathlib import Path
@@ -34,7 +34,7 @@ def plan_of(catalog, *settings, **keys):
         ({"temperature": 0.7, "draft": {"temperature": 0.0}}, 0.7, {"temperature": 0.0}),
     ],
 )
-def test_b08_b13_the_resolved_spec_says_the_temperatures_of_target_and_drafts(catalog, sampling, temperature, draft):
+def test_the_resolved_spec_says_the_temperatures_of_target_and_drafts(catalog, sampling, temperature, draft):
     resolved = plan_of(catalog, sampling=sampling)
     plain_spec = resolved.plain()
     assert plain_spec["sampling"]["temperature"] == temperature
@@ -44,7 +44,7 @@ def test_b08_b13_the_resolved_spec_says_the_temperatures_of_target_and_drafts(ca
     assert again.spec.sampling.draft_truncation == resolved.spec.sampling.draft_truncation
 
 
-# B74: what passes the check drafts
+# What passes the check drafts
 
 
 SHAPES = {"fixed": {"widths": [2, 1]}, "sampled": {"widths": [2, 1]}}
@@ -55,7 +55,7 @@ PROMPT = [0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5, 0, 1, 2]
 @pytest.mark.parametrize("drafter", OWN)
 @pytest.mark.parametrize("verifier", ["match", "point_mass", "chain", "multi_round"])
 @pytest.mark.parametrize("tree", [{}, {"draw": "sampled"}, "fixed", "dynamic", "sampled"], ids=str)
-def test_b74_a_spec_with_a_drafter_is_refused_or_drafts(catalog, drafter, tree, verifier):
+def test_a_spec_with_a_drafter_is_refused_or_drafts(catalog, drafter, tree, verifier):
     tree = {"use": tree, **SHAPES.get(tree, {})} if isinstance(tree, str) else {"use": "chain", **tree}
     spec = {
         "target": TABLE,
@@ -72,14 +72,14 @@ def test_b74_a_spec_with_a_drafter_is_refused_or_drafts(catalog, drafter, tree, 
     assert sum(record.drafted for record in answer.records) > 0
 
 
-def test_b74_the_drafter_none_is_named_in_the_resolved_spec_and_drafts_nothing(catalog):
+def test_the_drafter_none_is_named_in_the_resolved_spec_and_drafts_nothing(catalog):
     resolved = plan_of(catalog, drafter={"use": "none"})
     assert resolved.plain()["drafter"] == {"use": "none"}
     [answer] = build(resolved, catalog).generate([PROMPT], max_new_tokens=9)
     assert sum(record.drafted for record in answer.records) == 0
 
 
-# B76: numbers are looked at where they are given
+# Numbers are looked at where they are given
 
 
 NUMBERS = [
@@ -94,7 +94,7 @@ NUMBERS = [
 
 @pytest.mark.parametrize(("value", "message"), NUMBERS)
 @pytest.mark.parametrize("tree", [("chain", "length"), ("dynamic", "depth"), ("dynamic", "width")])
-def test_b76_a_wrong_number_is_one_line_with_key_value_and_range(catalog, tree, value, message):
+def test_a_wrong_number_is_one_line_with_key_value_and_range(catalog, tree, value, message):
     name, key = tree
     with pytest.raises(SpecError) as caught:
         plan_of(catalog, tree={"use": name, key: value})
@@ -103,16 +103,16 @@ def test_b76_a_wrong_number_is_one_line_with_key_value_and_range(catalog, tree, 
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "1.9", "'3'", "true", "1000000"])
-def test_b76_a_wrong_number_of_the_command_line_is_one_line_too(catalog, value):
+def test_a_wrong_number_of_the_command_line_is_one_line_too(catalog, value):
     with pytest.raises(SpecError, match=r"^--set tree.length=.*: tree.length: got .*, expected [^\n]*$"):
         plan_of(catalog, f"tree.length={value}")
 
 
-def test_b76_an_absent_number_is_the_parts_default(catalog):
+def test_an_absent_number_is_the_parts_default(catalog):
     assert plan_of(catalog).plain()["tree"] == {"use": "chain", "length": 5, "draw": "deterministic"}
 
 
-# B107: defaults are pinned
+# Defaults are pinned
 
 
 def defaults(catalog):
@@ -128,7 +128,7 @@ def defaults(catalog):
     return json.loads(json.dumps(everything, default=lambda value: value.model_dump()))
 
 
-def test_b107_the_defaults_of_every_key_are_those_of_the_golden_file(catalog):
+def test_the_defaults_of_every_key_are_those_of_the_golden_file(catalog):
     golden, found = json.loads(GOLDEN.read_text()), defaults(catalog)
     assert {name: found[name] for name in found if registered_here(catalog, name)} == golden
 

@@ -1,4 +1,4 @@
-"""Reported fault B82: a drafter and a target on different devices.
+"""A drafter and a target may be on different devices.
 
 There is one device here, so that others are pretended: tensors carry the device that they claim, every torch function is
 watched, and one that mixes two devices raises, as it would on real ones.
@@ -132,7 +132,7 @@ def keeps_to_itself(inputs, scores):
     "sampling", [SamplingParams(), SamplingParams(temperature=1.0), EVERYTHING], ids=["greedy", "plain", "everything"]
 )
 @pytest.mark.parametrize(("target_device", "draft_device"), DEVICES)
-def test_b82_no_tensor_meets_one_of_another_device(compose, table, strategy, elsewhere, sampling, target_device, draft_device):
+def test_no_tensor_meets_one_of_another_device(compose, table, strategy, elsewhere, sampling, target_device, draft_device):
     inner, draft = table(8, seed=1), table(8, seed=2)
     requests = [Request((1, 2), max_new_tokens=8, seed=1, logprobs=2), Request((3,), max_new_tokens=5, seed=2)]
     expected = compose(inner, strategy, model_drafter(inner, draft), sampling=sampling).generate(requests)
@@ -169,7 +169,7 @@ class Mixes(Verifier):
         return Verdict((), int(left.argmax()), all_accepted=False)
 
 
-def test_b82_a_verifier_that_mixes_devices_is_seen(compose, table, parts_of, elsewhere):
+def test_a_verifier_that_mixes_devices_is_seen(compose, table, parts_of, elsewhere):
     parts = parts_of(Sampled, SampledOptions(widths=[2]), Mixes)
     with Pretend() as pretend:
         target = elsewhere(table(8, seed=1), pretend, "cuda:0")
@@ -179,7 +179,7 @@ def test_b82_a_verifier_that_mixes_devices_is_seen(compose, table, parts_of, els
             decoder.generate([[1]], max_new_tokens=5)
 
 
-def test_b82_the_pretended_devices_do_not_mix():
+def test_the_pretended_devices_do_not_mix():
     with Pretend() as pretend:
         here, there = torch.ones(3, device="cuda:0"), torch.ones(3, device="cuda:1")
         assert (here.device, there.device, (here + 1).device) == (torch.device("cuda:0"), torch.device("cuda:1"), here.device)
@@ -194,7 +194,7 @@ def test_b82_the_pretended_devices_do_not_mix():
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("draft_device", ["cpu", "cuda"])
-def test_b82_a_real_drafter_on_another_device_drafts(compose, tiny, shape, draft_device):
+def test_a_real_drafter_on_another_device_drafts(compose, tiny, shape, draft_device):
     target, logits_of = tiny("llama", device="cuda")
     draft, _ = tiny("llama", device=draft_device)
     prompt = [5, 6, 7]

@@ -163,13 +163,13 @@ def test_a_pickle_that_would_run_code_is_refused_unread(folder, tmp_path):
 
 
 @pytest.mark.parametrize("name", eagle_tensors())
-def test_b67_each_tensor_of_an_eagle_head_is_needed(folder, name):
+def test_each_tensor_of_an_eagle_head_is_needed(folder, name):
     with pytest.raises(CheckpointError, match=name if name != "fc.weight" else "not an EAGLE head"):
         read_head(folder(LLAMA, {k: v for k, v in eagle_tensors().items() if k != name}))
 
 
 @pytest.mark.parametrize("name", sorted(eagle3_tensors().keys() - {"t2d"}))
-def test_b67_each_tensor_of_an_eagle3_head_is_needed(folder, name):
+def test_each_tensor_of_an_eagle3_head_is_needed(folder, name):
     with pytest.raises(CheckpointError, match=rf"missing: {name}"):
         read_head(folder(EAGLE3, {k: v for k, v in eagle3_tensors().items() if k != name}), layers=(1, 2, 3))
 
@@ -232,7 +232,7 @@ SCALING = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "orig
         },
     ],
 )
-def test_b71_base_and_scaling_reach_the_rotation_in_every_layout(folder, layout):
+def test_base_and_scaling_reach_the_rotation_in_every_layout(folder, layout):
     head = read_head(folder({**LLAMA, **layout}, eagle_tensors()), dtype=torch.bfloat16).head
     expected = inverse_frequencies(6, 5e5, {"rope_type": "llama3", **SCALING})
     found = head.layers[0].self_attn.frequencies
@@ -300,7 +300,7 @@ def test_a_pickle_that_is_junk_is_refused(folder):
 
 
 @pytest.mark.parametrize("layer", ["midlayer", "layers.0"])
-def test_b64_an_eagle3_head_reads_with_both_names_of_its_layer_and_offsets_become_ids(folder, layer):
+def test_an_eagle3_head_reads_with_both_names_of_its_layer_and_offsets_become_ids(folder, layer):
     tensors = eagle3_tensors(layer)
     read = read_head(folder(EAGLE3, tensors), layers=(1, 2, 3))
     assert isinstance(read.head, EagleHead3)
@@ -328,7 +328,7 @@ def test_a_residual_from_the_normed_state_changes_what_comes_out(folder):
 
 
 @pytest.mark.parametrize("switch", ["fc_norm", "norm_output", "norm_before_fc"])
-def test_b70_a_rule_that_is_not_known_is_refused_rather_than_left_out(folder, switch):
+def test_a_rule_that_is_not_known_is_refused_rather_than_left_out(folder, switch):
     with pytest.raises(CheckpointError, match=switch):
         read_head_config(folder({**SPECULATORS, switch: True}, {}))
     with pytest.raises(CheckpointError, match=switch):
@@ -339,7 +339,7 @@ def test_b70_a_rule_that_is_not_known_is_refused_rather_than_left_out(folder, sw
         read_head_config(folder({**SPECULATORS, "speculators_model_type": "dflash"}, {}))
 
 
-def test_b64_a_map_of_absolute_ids_is_not_taken_for_offsets(folder):
+def test_a_map_of_absolute_ids_is_not_taken_for_offsets(folder):
     tensors = eagle3_tensors()
     with pytest.raises(CheckpointError, match="offsets"):
         read_head(folder(EAGLE3, {**tensors, "d2t": torch.tensor(KEPT)}), layers=(1, 2, 3))
@@ -366,7 +366,7 @@ def test_layers_come_from_the_config_or_from_the_caller_and_must_agree(folder):
         read_head_config(folder(named, {}), layers=(1, 2, 3))
 
 
-def test_b73_folders_that_hold_no_head_are_told_apart(folder, tmp_path):
+def test_folders_that_hold_no_head_are_told_apart(folder, tmp_path):
     with pytest.raises(CheckpointError, match="not an EAGLE head: a model of 30 layers"):
         read_head_config(folder({**LLAMA, "num_hidden_layers": 30}, {}))
     with pytest.raises(CheckpointError, match=r"not an EAGLE head: its weights have no fc\.weight"):
@@ -404,7 +404,7 @@ def test_what_training_saves_reads_back(tmp_path, layers, own):
     assert all(torch.equal(state[name], tensor.bfloat16()) for name, tensor in head.state_dict().items())
 
 
-def test_b67_an_lm_head_of_ones_own_is_never_the_targets_instead(tmp_path):
+def test_an_lm_head_of_ones_own_is_never_the_targets_instead(tmp_path):
     saved(tmp_path, own_config(own_lm_head=True))
     assert read_head(tmp_path).lm_head.shape == (VOCAB, HIDDEN)
     tensors = load_file(tmp_path / "model.safetensors")
@@ -414,7 +414,7 @@ def test_b67_an_lm_head_of_ones_own_is_never_the_targets_instead(tmp_path):
         read_head(tmp_path)
 
 
-def test_b64_our_own_format_needs_its_map_and_takes_any_inputs(tmp_path):
+def test_our_own_format_needs_its_map_and_takes_any_inputs(tmp_path):
     saved(tmp_path, own_config(draft_vocab_size=DRAFTS, inputs=Inputs.FEATURE_AND_UNSHIFTED_TOKEN))
     with pytest.raises(CheckpointError, match="missing: draft_ids"):
         read_head(tmp_path)

@@ -43,7 +43,7 @@ def test_what_only_bears_on_the_rest_of_a_run_may_change(left):
         ({"optimizer": {"use": "muon"}}, r"optimizer\.use was adamw, is muon"),
     ],
 )
-def test_b65_b98_a_checkpoint_of_another_head_or_order_of_data_is_refused_and_the_change_is_named(left, changes, message):
+def test_a_checkpoint_of_another_head_or_order_of_data_is_refused_and_the_change_is_named(left, changes, message):
     with pytest.raises(SpecError, match=message):
         read_checkpoint(left[1](**changes))
 

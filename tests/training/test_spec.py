@@ -232,7 +232,7 @@ def test_an_lm_head_of_ones_own_starts_as_the_targets_and_learns(trainer):
     assert torch.equal(run.borrowed.lm_head, start)
 
 
-def test_b65_data_of_fewer_tokens_than_the_vocabulary_fills_it_up_with_the_lowest_and_warns():
+def test_data_of_fewer_tokens_than_the_vocabulary_fills_it_up_with_the_lowest_and_warns():
     counts = torch.zeros(16, dtype=torch.long)
     counts[[3, 5, 8, 9, 15]] = torch.tensor([4, 1, 2, 9, 1])
     with pytest.warns(SpecdecWarning, match="only 5 tokens occur"):

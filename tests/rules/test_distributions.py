@@ -1,4 +1,4 @@
-"""Reported faults of sampling: the distribution of what is emitted is the target's, by exact enumeration."""
+"""The distribution of what is emitted is the target's, by exact enumeration."""
 
 from collections import Counter
 
@@ -49,7 +49,7 @@ def first_tokens(decoder, prefix=(0, 0)):
     return distribution
 
 
-# B01: q is drawn from and verified in one and the same form, whatever the drafter's dtype
+# q is drawn from and verified in one and the same form, whatever the drafter's dtype
 
 
 class RoughOptions(PartOptions):
@@ -140,7 +140,7 @@ ROUGH = [(Chain, ChainOptions(length=2, draw="sampled")), (Sampled, SampledOptio
 
 
 @pytest.mark.parametrize("shape", ROUGH, ids=("chain", "tree"))
-def test_b01_the_verifier_reads_bitwise_the_q_that_was_drawn_from(compose, table, parts_of, shape):
+def test_the_verifier_reads_bitwise_the_q_that_was_drawn_from(compose, table, parts_of, shape):
     target = table(16, seed=1)
     decoder = compose(target, parts_of(*shape, WatchedVerifier), Rough(16), sampling=SamplingParams(temperature=1.0))
     rng = WatchedDraftRng(seeded(3).draft)
@@ -153,12 +153,12 @@ def test_b01_the_verifier_reads_bitwise_the_q_that_was_drawn_from(compose, table
 
 
 @pytest.mark.parametrize("shape", ROUGH, ids=("chain", "tree"))
-def test_b01_drafts_from_bfloat16_logits_keep_the_distribution(compose, table, parts_of, shape):
+def test_drafts_from_bfloat16_logits_keep_the_distribution(compose, table, parts_of, shape):
     decoder = compose(table(8, seed=1), parts_of(*shape, MultiRound), Rough(8), sampling=SamplingParams(temperature=1.0))
     assert prove_step(decoder, (0, 0), depth=1).holds
 
 
-# B02: the q that is stated is the q after the cuts
+# The q that is stated is the q after the cuts
 
 
 TOP_3 = SamplingParams(temperature=1.0, draft=TruncationParams(temperature=1.0, top_k=3))
@@ -181,7 +181,7 @@ def drafts(q, draw):
     return outcomes(run)
 
 
-def test_b02_q_is_zero_outside_the_tokens_that_top_k_keeps_and_is_what_drafts_follow():
+def test_q_is_zero_outside_the_tokens_that_top_k_keeps_and_is_what_drafts_follow():
     logits = torch.tensor(Q_8.rows["*"], dtype=torch.float64).log()[None]
     q = draft_probs(logits, None, 8, TOP_3.draft_truncation)[0]
     assert q.nonzero()[:, 0].tolist() == [1, 3, 4]
@@ -190,24 +190,24 @@ def test_b02_q_is_zero_outside_the_tokens_that_top_k_keeps_and_is_what_drafts_fo
 
 
 @pytest.mark.parametrize("verifier", [ChainRule, MultiRound, PointMass, Match])
-def test_b02_drafts_that_are_cut_keep_the_targets_distribution(compose, table, parts_of, verifier):
+def test_drafts_that_are_cut_keep_the_targets_distribution(compose, table, parts_of, verifier):
     parts = parts_of(Chain, ChainOptions(length=2, draw="sampled"), verifier)
     assert prove_step(compose(table(8, rows=P_8), parts, Q_8, sampling=TOP_3), (0, 0), depth=2).holds
 
 
-def test_b02_a_drafter_of_temperature_0_states_a_one_hot_q():
+def test_a_drafter_of_temperature_0_states_a_one_hot_q():
     logits = torch.tensor(Q_8.rows["*"], dtype=torch.float64).log()[None]
     assert draft_probs(logits, None, 8, TruncationParams(temperature=0)).tolist() == [[0, 0, 0, 1, 0, 0, 0, 0]]
 
 
-# B04: one draw per emitted token
+# One draw per emitted token
 
 
 P_3, Q_3 = [0.6, 0.3, 0.1], [0.1, 0.3, 0.6]
 
 
 @rules
-def test_b04_the_first_token_has_the_targets_frequencies_under_every_rule(compose, table, parts_of, rule):
+def test_the_first_token_has_the_targets_frequencies_under_every_rule(compose, table, parts_of, rule):
     drafter = TabularDrafterOptions(vocab=3, rows={"*": Q_3})
     decoder = compose(table(3, rows={"*": P_3}), parts_of(*rule), drafter, sampling=SamplingParams(temperature=1.0))
     assert first_tokens(decoder) == pytest.approx(P_3, abs=1e-12)
@@ -234,7 +234,7 @@ class DrawsTwice(Verifier):
         return Verdict(tuple(accepted), token, all_accepted=not tree.children[end])
 
 
-def test_b04_a_second_draw_after_a_mismatch_is_seen_as_biased(compose, table, parts_of):
+def test_a_second_draw_after_a_mismatch_is_seen_as_biased(compose, table, parts_of):
     drafter = TabularDrafterOptions(vocab=3, rows={"*": Q_3})
     parts = parts_of(*SAMPLED_CHAIN, DrawsTwice)
     decoder = compose(table(3, rows={"*": P_3}), parts, drafter, sampling=SamplingParams(temperature=1.0))
@@ -261,7 +261,7 @@ class CountingTargetRng(TargetRng):
         self.inner.skip(position)
 
 
-def test_b04_match_draws_exactly_once_for_every_emitted_token(compose, table, matching):
+def test_match_draws_exactly_once_for_every_emitted_token(compose, table, matching):
     rng = CountingTargetRng(seeded(5).target)
     decoder = compose(table(6, seed=2), matching, "mixed", sampling=SamplingParams(temperature=1.0))
     run = decoder.start([Request((1,), max_new_tokens=30)], rng_for=lambda key: RequestRng(seeded(key).draft, rng))
@@ -270,7 +270,7 @@ def test_b04_match_draws_exactly_once_for_every_emitted_token(compose, table, ma
     assert rng.choices == len(run.ended[0].emitted.tokens) == 30
 
 
-# B05: one distribution for scoring and for drafting
+# One distribution for scoring and for drafting
 
 
 P_4 = [0.4, 0.3, 0.2, 0.1]
@@ -285,7 +285,7 @@ FILTERS = {
 @rules
 @pytest.mark.parametrize("draft", [None, TruncationParams(temperature=1.0)], ids=("both filtered", "target filtered"))
 @pytest.mark.parametrize(("options", "expected"), FILTERS.values(), ids=FILTERS.keys())
-def test_b05_a_filter_shapes_the_emitted_distribution(compose, table, parts_of, rule, options, expected, draft):
+def test_a_filter_shapes_the_emitted_distribution(compose, table, parts_of, rule, options, expected, draft):
     drafter = TabularDrafterOptions(vocab=4, rows={"*": [0.25] * 4})
     sampling = SamplingParams(**options, draft=draft)
     decoder = compose(table(4, rows={"*": P_4}), parts_of(*rule), drafter, sampling=sampling)
@@ -293,10 +293,10 @@ def test_b05_a_filter_shapes_the_emitted_distribution(compose, table, parts_of, 
     assert prove_run(decoder, (0,), steps=1, max_new_tokens=3).holds
 
 
-# B07: nothing is changed in place
+# Nothing is changed in place
 
 
-def test_b07_drawing_leaves_q_as_it_was():
+def test_drawing_leaves_q_as_it_was():
     q = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
     before = q.clone()
     for replacement in (True, False):
@@ -321,7 +321,7 @@ EVERYTHING = SamplingParams(
 @pytest.mark.parametrize(
     "sampling", [SamplingParams(), SamplingParams(temperature=1.0), EVERYTHING], ids=("greedy", "plain", "everything")
 )
-def test_b07_every_option_and_processor_leaves_the_targets_logits_as_they_were(sampling):
+def test_every_option_and_processor_leaves_the_targets_logits_as_they_were(sampling):
     logits = torch.randn(1, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float32)
     before = logits.clone()
 
@@ -334,7 +334,7 @@ def test_b07_every_option_and_processor_leaves_the_targets_logits_as_they_were(s
         assert torch.equal(logits, before)
 
 
-# B08: the drafter's temperature is a setting, not an accident
+# The drafter's temperature is a setting, not an accident
 
 
 DRAFT_CUTS = {
@@ -345,7 +345,7 @@ DRAFT_CUTS = {
 
 
 @pytest.mark.parametrize("draft", DRAFT_CUTS.values(), ids=DRAFT_CUTS.keys())
-def test_b08_the_distribution_is_the_targets_whatever_the_drafters_temperature(compose, table, parts_of, draft):
+def test_the_distribution_is_the_targets_whatever_the_drafters_temperature(compose, table, parts_of, draft):
     sampling = SamplingParams(temperature=0.7, draft=draft)
     drafter = TabularDrafterOptions(vocab=3, random={"order": 2, "seed": 9})
     for parts in (
@@ -356,7 +356,7 @@ def test_b08_the_distribution_is_the_targets_whatever_the_drafters_temperature(c
         assert prove_run(compose(table(3, seed=8), parts, drafter, sampling=sampling), (1,), steps=1, max_new_tokens=3).holds
 
 
-# B10: each kind of draw has its rule
+# Each kind of draw has its rule
 
 
 KINDS = {
@@ -368,7 +368,7 @@ RIGHT = {"top-k": PointMass, "without replacement": MultiRound, "i.i.d.": MultiR
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_b10_three_children_of_every_kind_keep_the_distribution_under_their_rule(compose, table, parts_of, kind):
+def test_three_children_of_every_kind_keep_the_distribution_under_their_rule(compose, table, parts_of, kind):
     parts = parts_of(*KINDS[kind], RIGHT[kind])
     drafter = TabularDrafterOptions(vocab=5, random={"order": 1, "seed": 3})
     assert prove_step(
@@ -376,7 +376,7 @@ def test_b10_three_children_of_every_kind_keep_the_distribution_under_their_rule
     ).holds
 
 
-def test_b10_top_k_children_are_refused_under_the_rule_for_drawn_ones(compose, table, parts_of):
+def test_top_k_children_are_refused_under_the_rule_for_drawn_ones(compose, table, parts_of):
     parts = parts_of(*KINDS["top-k"], MultiRound)
     decoder = compose(table(5, seed=2), parts, "mixed", sampling=SamplingParams(temperature=1.0))
     declared = decoder.declared
@@ -390,11 +390,11 @@ def test_b10_top_k_children_are_refused_under_the_rule_for_drawn_ones(compose, t
         decoder.generate([[1]], max_new_tokens=5)
 
 
-# B11: paths that share a prefix share its draw
+# Paths that share a prefix share its draw
 
 
 @pytest.mark.parametrize("verifier", [Match, PointMass])
-def test_b11_a_prefix_that_more_candidates_hold_is_not_favoured(compose, table, parts_of, verifier):
+def test_a_prefix_that_more_candidates_hold_is_not_favoured(compose, table, parts_of, verifier):
     a, b, c, d, e, f = range(6)
     target = table(6, rows={"": [0.5, 0, 0, 0, 0.5, 0], "*": [1 / 6] * 6}, start=2)
     drafter = TabularDrafterOptions(

@@ -1,4 +1,4 @@
-"""Reported faults of batches (B83, B85, B86)."""
+"""A batch answers as its requests alone: whatever their lengths, drafts and ends."""
 
 import pytest
 
@@ -18,13 +18,13 @@ def told(generation):
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("size", [2, 3, 5])
-def test_b83_a_batch_answers_as_its_requests_alone(compose, table, strategy, size, temperature):
+def test_a_batch_answers_as_its_requests_alone(compose, table, strategy, size, temperature):
     decoder = compose(table(8, seed=4), strategy, "mixed", sampling=SamplingParams(temperature=temperature))
     requests = [Request(tuple(range(1 + n)), max_new_tokens=6 + 3 * n, seed=n) for n in range(size)]
     assert [told(a) for a in decoder.generate(requests)] == [told(decoder.generate([r])[0]) for r in requests]
 
 
-def test_b83_an_ngram_drafter_in_a_batch_drafts_from_each_rows_own_text(compose, table, ranking):
+def test_an_ngram_drafter_in_a_batch_drafts_from_each_rows_own_text(compose, table, ranking):
     decoder = compose(table(8, seed=4), ranking, NgramDrafter(NgramOptions(min_confidence=0.0)))
     requests = [Request((a, b, 7) * 4, max_new_tokens=12, seed=a) for a, b in ((0, 1), (2, 3), (4, 5))]
     together = decoder.generate(requests)
@@ -32,14 +32,14 @@ def test_b83_an_ngram_drafter_in_a_batch_drafts_from_each_rows_own_text(compose,
     assert all(any(record.drafted for record in a.records) for a in together)
 
 
-def test_b83_a_batch_of_a_transformer_answers_as_its_requests_alone(compose, tiny, kind, shape):
+def test_a_batch_of_a_transformer_answers_as_its_requests_alone(compose, tiny, kind, shape):
     decoder = compose(tiny(kind)[0], shape, "mixed")
     requests = [Request(tuple(range(5, 6 + 4 * n)), max_new_tokens=4 + 2 * n, seed=n) for n in range(3)]
     assert [told(a) for a in decoder.generate(requests)] == [told(decoder.generate([r])[0]) for r in requests]
 
 
 @pytest.mark.parametrize("model", ["table", "tiny"])
-def test_b85_rows_that_end_early_equal_their_solo_runs_and_leave_the_batch(compose, counter, tiny, shape, watched, model):
+def test_rows_that_end_early_equal_their_solo_runs_and_leave_the_batch(compose, counter, tiny, shape, watched, model):
     inner = counter(12) if model == "table" else tiny()[0]
     target = watched(inner)
     decoder = compose(target, shape, "mixed")
@@ -114,7 +114,7 @@ class RaggedSession(DraftSession):
 
 
 @pytest.mark.parametrize("model", ["counter", "tiny"])
-def test_b86_ragged_drafts_beside_each_other_are_those_of_each_row_alone(compose, counter, tiny, chain_of, model):
+def test_ragged_drafts_beside_each_other_are_those_of_each_row_alone(compose, counter, tiny, chain_of, model):
     target = counter(12, stop_ids=(0,)) if model == "counter" else tiny()[0]
     decoder = compose(target, chain_of(4), Ragged(target.facts.vocab_size))
     requests = [Request((first, 2), max_new_tokens=12, seed=first) for first in (3, 4, 5)]
@@ -124,7 +124,7 @@ def test_b86_ragged_drafts_beside_each_other_are_those_of_each_row_alone(compose
 
 
 @pytest.mark.parametrize("pad", [0, 11])
-def test_b86_the_id_that_pads_is_no_token_even_where_it_is_the_end(compose, counter, chain_of, pad):
+def test_the_id_that_pads_is_no_token_even_where_it_is_the_end(compose, counter, chain_of, pad):
     target = counter(12, stop_ids=(pad,))
     decoder = compose(target, chain_of(4), Ragged(12))
     answers = decoder.generate([[3, 2], [4, 2], [5, 2]], max_new_tokens=30)
@@ -132,7 +132,7 @@ def test_b86_the_id_that_pads_is_no_token_even_where_it_is_the_end(compose, coun
     assert [a.tokens for a in answers] == [tuple(token % 12 for token in expected)] * 3
 
 
-def test_b86_the_cache_of_a_ragged_batch_holds_each_rows_own_tokens(compose, tiny, kind, chain_of):
+def test_the_cache_of_a_ragged_batch_holds_each_rows_own_tokens(compose, tiny, kind, chain_of):
     target, _ = tiny(kind)
     decoder = compose(target, chain_of(4), NgramDrafter(NgramOptions(min_confidence=0.0)))
     run = decoder.start([Request(p, max_new_tokens=10) for p in ((5, 6, 5, 6, 5), (7,), (9, 9))])
@@ -142,7 +142,7 @@ def test_b86_the_cache_of_a_ragged_batch_holds_each_rows_own_tokens(compose, tin
         decoder.step(run)
 
 
-def test_b83_a_draft_model_in_a_batch_whose_rows_end_apart_answers_as_alone(compose, tiny, kind, shape):
+def test_a_draft_model_in_a_batch_whose_rows_end_apart_answers_as_alone(compose, tiny, kind, shape):
     target = tiny(kind)[0]
     drafter = ModelDrafter.build(ModelOptions(model="target"), BuildTools(target))
     decoder = compose(target, shape, drafter)

@@ -1,4 +1,4 @@
-"""Reported faults of caches and of state that stays behind (B40, B41, B43, B47, B79)."""
+"""No request leaves anything behind, and the cache after every step is that of a recomputation."""
 
 import pytest
 from transformers import AutoConfig
@@ -38,12 +38,12 @@ def left_after(compose, target, parts, events):
 
 
 @pytest.mark.parametrize("events", range(1, 7))
-def test_b40_a_stream_that_is_left_after_any_event_leaves_no_trace(compose, table, strategy, events):
+def test_a_stream_that_is_left_after_any_event_leaves_no_trace(compose, table, strategy, events):
     left_after(compose, table(seed=2), strategy, events)
 
 
 @pytest.mark.parametrize("events", [1, 3])
-def test_b40_a_stream_that_is_left_leaves_no_trace_in_a_transformers_cache(compose, tiny, shape, events):
+def test_a_stream_that_is_left_leaves_no_trace_in_a_transformers_cache(compose, tiny, shape, events):
     left_after(compose, tiny()[0], shape, events)
 
 
@@ -53,7 +53,7 @@ class Leaves(Exception):
 
 @pytest.mark.parametrize("call", [1, 4])
 @pytest.mark.parametrize("model", ["table", "tiny"])
-def test_b40_an_exception_inside_a_callback_leaves_no_trace(compose, table, tiny, shape, model, call):
+def test_an_exception_inside_a_callback_leaves_no_trace(compose, table, tiny, shape, model, call):
     target = table(seed=2) if model == "table" else tiny()[0]
     seen = []
 
@@ -76,9 +76,7 @@ def test_b40_an_exception_inside_a_callback_leaves_no_trace(compose, table, tiny
 
 
 @pytest.mark.parametrize("model_type", ["mamba", "falcon_mamba", "qwen3_next", "jamba", "recurrent_gemma"])
-def test_b41_a_target_with_recurrent_layers_is_refused_before_its_weights_are_read_and_told_what_would_work(
-    tmp_path, model_type
-):
+def test_a_target_with_recurrent_layers_is_refused_before_its_weights_are_read_and_told_what_would_work(tmp_path, model_type):
     AutoConfig.for_model(model_type).save_pretrained(tmp_path)
     catalog = load_catalog()
     spec = {"target": {"use": "huggingface", "model": str(tmp_path)}, "drafter": {"use": "ngram"}}
@@ -86,11 +84,11 @@ def test_b41_a_target_with_recurrent_layers_is_refused_before_its_weights_are_re
         check(read(spec, catalog), catalog)
 
 
-def test_b41_a_target_with_attention_only_is_not_refused():
+def test_a_target_with_attention_only_is_not_refused():
     assert declaration(AutoConfig.for_model("llama"), attention="sdpa", max_context=None).no_decoding_because is None
 
 
-def test_b41_steps_with_and_without_drafts_in_turn_give_the_plain_loops_tokens(compose, tiny, plain_loop, kind, ranking):
+def test_steps_with_and_without_drafts_in_turn_give_the_plain_loops_tokens(compose, tiny, plain_loop, kind, ranking):
     target, logits_of = tiny(kind)
     answer = compose(target, ranking, ngram()).generate([REPEATING], max_new_tokens=24)[0]
     assert answer.tokens == plain_loop(logits_of, REPEATING, limit=24).ids
@@ -102,7 +100,7 @@ LONG, SHORT, THIRD = [1, 2, 3] * 8, [4, 1], [2, 2, 5, 2, 2]
 
 @pytest.mark.parametrize("order", [(LONG, SHORT), (SHORT, LONG), (LONG, LONG), (SHORT, LONG, THIRD)])
 @pytest.mark.parametrize("drafter", ["mixed", "ngram"])
-def test_b43_b79_a_request_after_others_drafts_accepts_and_answers_as_the_first_of_a_fresh_decoder(
+def test_a_request_after_others_drafts_accepts_and_answers_as_the_first_of_a_fresh_decoder(
     compose, table, chain_of, order, drafter
 ):
     target = table(6, seed=2)
@@ -114,7 +112,7 @@ def test_b43_b79_a_request_after_others_drafts_accepts_and_answers_as_the_first_
 
 
 @pytest.mark.parametrize("drafter", ["mixed", "ngram"])
-def test_b43_three_interleaved_requests_answer_as_if_alone(compose, tiny, chain_of, drafter):
+def test_three_interleaved_requests_answer_as_if_alone(compose, tiny, chain_of, drafter):
     target, _ = tiny()
     decoder = compose(target, chain_of(4), ngram() if drafter == "ngram" else drafter)
     requests = [Request(tuple(p), max_new_tokens=m, seed=1) for p, m in ((REPEATING, 12), ([5], 3), ([9, 9, 9], 8))]
@@ -128,7 +126,7 @@ def test_b43_three_interleaved_requests_answer_as_if_alone(compose, tiny, chain_
     assert [tuple(run.ended[0].emitted.tokens) for run in runs] == alone
 
 
-def test_b47_a_step_feeds_the_draft_and_its_root_whatever_the_length_of_the_prefix(compose, tiny, watched, chain_of, kind):
+def test_a_step_feeds_the_draft_and_its_root_whatever_the_length_of_the_prefix(compose, tiny, watched, chain_of, kind):
     inner, _ = tiny(kind)
     fed = {}
     for length in (2, 20, 40):
@@ -138,7 +136,7 @@ def test_b47_a_step_feeds_the_draft_and_its_root_whatever_the_length_of_the_pref
     assert fed[2] == fed[20] == fed[40] == [4, 4, 4, 1]
 
 
-def test_b47_the_cache_after_every_step_gives_the_logits_of_a_recomputation(compose, tiny, kind, shape):
+def test_the_cache_after_every_step_gives_the_logits_of_a_recomputation(compose, tiny, kind, shape):
     target, logits_of = tiny(kind)
     decoder = compose(target, shape, "mixed")
     run = decoder.start([Request((5, 6, 7), max_new_tokens=12)])

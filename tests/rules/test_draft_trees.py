@@ -1,4 +1,4 @@
-"""Reported faults of draft trees and of their attention (B49, B50, B52, B53)."""
+"""Every node of a draft tree is scored as its own path, and a malformed tree is refused."""
 
 import random
 from dataclasses import replace
@@ -48,14 +48,14 @@ def difference(target, logits_of, tree):
     return (found - torch.stack(paths)).abs().max()
 
 
-def test_b49_siblings_stand_side_by_side():
+def test_siblings_stand_side_by_side():
     tree = named_tree(11)
     rows = [RowNodes(11, tree.parents, tree.depths)]
     assert tree_positions(rows, 6) == [[11, 12, 12, 13, 13, 13]]
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_b49_b50_every_node_is_scored_as_its_own_path(tiny, kind, attention):
+def test_every_node_is_scored_as_its_own_path(tiny, kind, attention):
     tolerance = {"sdpa": 1e-9, "eager": 1e-5}[attention]  # transformers' eager softmax is one of float32
     target, logits_of = tiny(kind, attention=attention)
     assert difference(target, logits_of, named_tree(len(PREFIX))) <= tolerance
@@ -65,14 +65,14 @@ def test_b49_b50_every_node_is_scored_as_its_own_path(tiny, kind, attention):
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.25)])
-def test_b50_every_node_is_scored_as_its_own_path_in_lower_precision(tiny, kind, attention, dtype, tolerance):
+def test_every_node_is_scored_as_its_own_path_in_lower_precision(tiny, kind, attention, dtype, tolerance):
     target, logits_of = tiny(kind, attention=attention, dtype=dtype)
     assert difference(target, logits_of, named_tree(len(PREFIX))) <= tolerance
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_b50_another_token_in_a_sibling_changes_no_other_nodes_logits(tiny, kind, attention, dtype):
+def test_another_token_in_a_sibling_changes_no_other_nodes_logits(tiny, kind, attention, dtype):
     target, _ = tiny(kind, attention=attention, dtype=dtype)
     tree = named_tree(len(PREFIX))
     other = replace(tree, tokens=(7, 8, 9, 10, 30, 12))
@@ -81,7 +81,7 @@ def test_b50_another_token_in_a_sibling_changes_no_other_nodes_logits(tiny, kind
     assert not torch.equal(scores[0][4], scores[1][4])
 
 
-def test_b50_the_mask_as_booleans_and_as_a_bias_means_the_same():
+def test_the_mask_as_booleans_and_as_a_bias_means_the_same():
     tree = named_tree(3)
     mask = tree_mask([RowNodes(3, tree.parents, tree.depths)], nodes=6, slots=9)
     scores = torch.randn(1, 1, 6, 9, generator=torch.Generator().manual_seed(0))
@@ -114,13 +114,13 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize(("change", "message"), MALFORMED.values(), ids=MALFORMED.keys())
-def test_b52_a_malformed_tree_is_refused_and_the_node_is_named(change, message):
+def test_a_malformed_tree_is_refused_and_the_node_is_named(change, message):
     validate(GOOD, vocab_size=64)
     with pytest.raises(TreeError, match=message):
         validate(replace(GOOD, **change), vocab_size=64)
 
 
-def test_b52_a_tree_of_any_depth_is_checked_without_recursion():
+def test_a_tree_of_any_depth_is_checked_without_recursion():
     sketch = TreeSketch(0, 0)
     for node in range(5000):
         sketch.add(node, node % 7)
@@ -137,7 +137,7 @@ WIDE = {
 
 
 @pytest.mark.parametrize("name", WIDE)
-def test_b53_a_drafter_of_fewer_tokens_than_children_gives_each_of_its_tokens_once(compose, table, parts_of, watched, name):
+def test_a_drafter_of_fewer_tokens_than_children_gives_each_of_its_tokens_once(compose, table, parts_of, watched, name):
     target = watched(table(16, seed=1))
     sampling = SamplingParams(temperature=1.0, top_k=8)
     decoder = compose(target, parts_of(*WIDE[name]), SMALL, sampling=sampling)
@@ -153,13 +153,13 @@ def test_b53_a_drafter_of_fewer_tokens_than_children_gives_each_of_its_tokens_on
         assert tree.q.sum(-1) == pytest.approx(torch.ones(len(tree.q)))
 
 
-def test_b53_top_k_beyond_the_drafters_vocabulary_keeps_all_of_it():
+def test_top_k_beyond_the_drafters_vocabulary_keeps_all_of_it():
     logits = torch.tensor([SMALL.rows["*"]], dtype=torch.float64).log()
     q = draft_probs(logits, torch.tensor(SMALL.target_ids), 16, SamplingParams(top_k=8).draft_truncation)[0]
     assert {int(i): pytest.approx(float(q[i])) for i in q.nonzero()} == {3: 0.4, 9: 0.3, 0: 0.2, 15: 0.1}
 
 
-def test_b53_impossible_tokens_are_never_drafted(compose, table, parts_of, watched):
+def test_impossible_tokens_are_never_drafted(compose, table, parts_of, watched):
     target = watched(table(4, seed=1))
     drafter = TabularDrafterOptions(vocab=4, rows={"*": [0.5, 0, 0.5, 0]})
     for builder, options, verifier in WIDE.values():
@@ -169,6 +169,6 @@ def test_b53_impossible_tokens_are_never_drafted(compose, table, parts_of, watch
     assert max(len(children) for tree in trees for children in tree.children) == 2
 
 
-def test_b53_the_plain_tree_has_a_root_only():
+def test_the_plain_tree_has_a_root_only():
     validate(root_only(3, 9), vocab_size=4)
     assert root_only(3, 9).num_drafted == 0

@@ -1,4 +1,4 @@
-"""Reported faults of temperature 0 and of options that meet (B13, B14, B16)."""
+"""Temperature 0 is greedy, and options mean the same alone and together."""
 
 from itertools import combinations
 
@@ -21,18 +21,18 @@ TEMPERATURES = [
 
 
 @pytest.mark.parametrize(("temperature", "top_k", "resolved"), TEMPERATURES)
-def test_b13_an_unset_temperature_is_0_alone_and_1_beside_a_cut(temperature, top_k, resolved):
+def test_an_unset_temperature_is_0_alone_and_1_beside_a_cut(temperature, top_k, resolved):
     assert SamplingParams(temperature=temperature, top_k=top_k).temperature == resolved
 
 
-def test_b13_top_k_alone_samples(compose, table, matching):
+def test_top_k_alone_samples(compose, table, matching):
     target = table(8, rows={"*": [1 / 8] * 8})
     decoder = compose(target, matching, "mixed", sampling=SamplingParams(top_k=50))
     assert decoder.sampling.temperature == 1.0
     assert len(set(decoder.generate([[1]], max_new_tokens=200)[0].tokens)) > 1
 
 
-def test_b14_greedy_and_sampled_rows_of_one_batch_answer_as_if_alone(compose, table, strategy):
+def test_greedy_and_sampled_rows_of_one_batch_answer_as_if_alone(compose, table, strategy):
     tie = {"*": [0.1, 0.3, 0.3, 0.1, 0.2], "*,1": [0.3, 0.1, 0.3, 0.2, 0.1]}
     decoder = compose(table(5, rows=tie), strategy, "mixed")
     requests = [
@@ -46,13 +46,13 @@ def test_b14_greedy_and_sampled_rows_of_one_batch_answer_as_if_alone(compose, ta
     assert all(record.accepted >= 0 for answer in together for record in answer.records)
 
 
-def test_b14_a_tiny_temperature_is_greedy_where_there_is_no_tie(compose, table, strategy):
+def test_a_tiny_temperature_is_greedy_where_there_is_no_tie(compose, table, strategy):
     target = table(8, seed=7)
     cold = compose(target, strategy, "mixed", sampling=SamplingParams(temperature=1e-6)).generate([[1]], max_new_tokens=20)[0]
     assert cold.tokens == compose(target, strategy, "mixed").generate([[1]], max_new_tokens=20)[0].tokens
 
 
-# B16: options go together
+# Options go together
 
 
 OPTIONS = {
@@ -70,7 +70,7 @@ COMBINED = [(name,) for name in OPTIONS] + list(combinations(OPTIONS, 2))
 
 
 @pytest.mark.parametrize("part", range(3))
-def test_b16_every_option_alone_and_in_pairs_gives_plain_decodings_seeded_tokens(compose, table, chain_of, matching, part):
+def test_every_option_alone_and_in_pairs_gives_plain_decodings_seeded_tokens(compose, table, chain_of, matching, part):
     target = table(6, seed=3, stop_ids=(5,))
     for names in COMBINED[part::3]:
         sampling = SamplingParams(**{name: OPTIONS[name] for name in names})
@@ -81,7 +81,7 @@ def test_b16_every_option_alone_and_in_pairs_gives_plain_decodings_seeded_tokens
 
 
 @pytest.mark.parametrize("names", COMBINED, ids=" ".join)
-def test_b16_every_option_alone_and_in_pairs_keeps_the_distribution_of_rejection_sampling(compose, table, parts_of, names):
+def test_every_option_alone_and_in_pairs_keeps_the_distribution_of_rejection_sampling(compose, table, parts_of, names):
     sampling = SamplingParams(**{"temperature": 1.0, **{name: OPTIONS[name] for name in names}})
     drafter = TabularDrafterOptions(vocab=3, random={"order": 2, "seed": 9})
     for parts in (

@@ -1,4 +1,4 @@
-"""Reported faults of sampling options, logits processors and logprobs (B55, B56, B58, B59)."""
+"""Sampling options, logits processors and logprobs mean what they mean in plain decoding, at every position of a draft."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ FAVOURITE_3 = {"*": [0.1, 0.1, 0.2, 0.4, 0.1, 0.1]}
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("drafter", [ALWAYS_3, "oracle"], ids=["always 3", "oracle"])
-def test_b55_a_token_that_is_biased_away_is_emitted_nowhere(compose, table, strategy, temperature, drafter):
+def test_a_token_that_is_biased_away_is_emitted_nowhere(compose, table, strategy, temperature, drafter):
     sampling = SamplingParams(temperature=temperature, logit_bias={3: -100.0})
     answer = compose(table(6, rows=FAVOURITE_3), strategy, drafter, sampling=sampling).generate([[3]], max_new_tokens=60)[0]
     assert len(answer.tokens) == 60
@@ -27,14 +27,14 @@ def test_b55_a_token_that_is_biased_away_is_emitted_nowhere(compose, table, stra
 
 
 @pytest.mark.parametrize("drafter", [ALWAYS_3, "oracle"], ids=["always 3", "oracle"])
-def test_b55_a_token_that_is_below_min_p_is_emitted_nowhere(compose, table, strategy, drafter):
+def test_a_token_that_is_below_min_p_is_emitted_nowhere(compose, table, strategy, drafter):
     rows = {"*": [0.5, 0.4, 0.02, 0.04, 0.02, 0.02]}
     decoder = compose(table(6, rows=rows), strategy, drafter, sampling=SamplingParams(min_p=0.1))
     assert set(decoder.generate([[3]], max_new_tokens=60)[0].tokens) == {0, 1}
 
 
 @pytest.mark.parametrize("options", [{"logit_bias": {1: 2.0, 2: -100.0}}, {"min_p": 0.3}, {"repetition_penalty": 1.5}])
-def test_b55_options_shape_the_distribution_at_every_position(compose, table, parts_of, options):
+def test_options_shape_the_distribution_at_every_position(compose, table, parts_of, options):
     sampling = SamplingParams(**{"temperature": 1.0, **options})
     drafter = TabularDrafterOptions(vocab=3, random={"order": 2, "seed": 5})
     for parts in (
@@ -64,7 +64,7 @@ def plain_with(processor, logits_of):
 
 
 @pytest.mark.parametrize("drafter", ["oracle", "anti", "mixed"])
-def test_b56_a_processor_sees_plain_decodings_prefixes_in_order_and_is_obeyed(
+def test_a_processor_sees_plain_decodings_prefixes_in_order_and_is_obeyed(
     compose, table, next_logits, plain_loop, strategy, drafter
 ):
     target, processor, plain = table(6, seed=2), Forbids(3), Forbids(3)
@@ -75,7 +75,7 @@ def test_b56_a_processor_sees_plain_decodings_prefixes_in_order_and_is_obeyed(
     assert processor.seen == plain.seen == list(expected.prefixes)
 
 
-def test_b56_a_processor_is_obeyed_by_an_ngram_drafters_runs(compose, table, next_logits, plain_loop, ranking):
+def test_a_processor_is_obeyed_by_an_ngram_drafters_runs(compose, table, next_logits, plain_loop, ranking):
     target, processor, plain = table(6, seed=2), Forbids(3), Forbids(3)
     drafter = NgramDrafter(NgramOptions(min_confidence=0.0))
     prompt = [3, 1, 2, 3, 1, 2]
@@ -84,7 +84,7 @@ def test_b56_a_processor_is_obeyed_by_an_ngram_drafters_runs(compose, table, nex
     assert processor.seen == plain.seen
 
 
-def test_b56_a_processor_sees_plain_decodings_prefixes_when_sampling_by_match(compose, table, chain_of, matching):
+def test_a_processor_sees_plain_decodings_prefixes_when_sampling_by_match(compose, table, chain_of, matching):
     target, sampling = table(6, seed=2), SamplingParams(temperature=1.0)
     processors = Forbids(3), Forbids(3)
     plain = compose(target, chain_of(1), "anti", sampling=sampling)
@@ -119,7 +119,7 @@ class Grammar:
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("drafter", ["oracle", "mixed", TabularDrafterOptions(vocab=6, rows={"*": [1 / 6] * 6})])
-def test_b58_a_grammar_with_state_is_obeyed_and_not_called_after_the_end(compose, table, strategy, drafter, temperature):
+def test_a_grammar_with_state_is_obeyed_and_not_called_after_the_end(compose, table, strategy, drafter, temperature):
     target = table(6, seed=3, stop_ids=(END,))
     decoder = compose(target, strategy, drafter, sampling=SamplingParams(temperature=temperature))
     grammar = Grammar(2)
@@ -129,7 +129,7 @@ def test_b58_a_grammar_with_state_is_obeyed_and_not_called_after_the_end(compose
 
 
 @pytest.mark.parametrize("guess", range(6))
-def test_b58_drafts_that_follow_the_grammar_or_break_it_change_nothing(compose, table, strategy, guess):
+def test_drafts_that_follow_the_grammar_or_break_it_change_nothing(compose, table, strategy, guess):
     """The counting drafter follows ( ) once, then breaks the rule; END is drafted too early by guess 5."""
     rows = {"*": [float(token == guess) for token in range(6)], f"*,{OPEN}": [0, 0, 1, 0, 0, 0]}
     target = table(6, seed=3, stop_ids=(END,))
@@ -150,14 +150,14 @@ class AfterMark:
 
 
 @pytest.mark.parametrize("mode", ["oracle", "mixed"])
-def test_b58_a_constraint_that_begins_inside_an_accepted_run_holds_from_the_next_position(compose, counter, strategy, mode):
+def test_a_constraint_that_begins_inside_an_accepted_run_holds_from_the_next_position(compose, counter, strategy, mode):
     decoder = compose(counter(12), strategy, mode)
     answer = decoder.generate([[0]], max_new_tokens=9, processors=[AfterMark()])[0]
     assert answer.tokens == (1, 2, 3, MARK, 0, 0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("drafter", ["oracle", "anti", "mixed"])
-def test_b59_every_token_of_every_row_has_the_bare_models_logprobs(compose, tiny, kind, shape, drafter):
+def test_every_token_of_every_row_has_the_bare_models_logprobs(compose, tiny, kind, shape, drafter):
     target, logits_of = tiny(kind)
     prompts = [[5], [6, 7, 8], [9, 10]]
     answers = compose(target, shape, drafter).generate(prompts, max_new_tokens=8, logprobs=3)
@@ -172,7 +172,7 @@ def test_b59_every_token_of_every_row_has_the_bare_models_logprobs(compose, tiny
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.5])
-def test_b59_logprobs_are_the_raw_models_whatever_the_options(compose, table, next_logits, strategy, temperature):
+def test_logprobs_are_the_raw_models_whatever_the_options(compose, table, next_logits, strategy, temperature):
     target = table(6, seed=2)
     sampling = SamplingParams(temperature=temperature, logit_bias={3: -100.0}, repetition_penalty=1.4)
     requests = [Request((1,), max_new_tokens=20, logprobs=0), Request((2,), max_new_tokens=5)]

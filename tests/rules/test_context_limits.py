@@ -1,4 +1,4 @@
-"""Reported faults at the end of the context (B35, B37, B38)."""
+"""A sequence fills its context to the last position, and never goes beyond."""
 
 import pytest
 
@@ -8,7 +8,7 @@ CONTEXT = 32
 
 
 @pytest.mark.parametrize("length", [29, 31, 32])
-def test_b35_a_transformer_decodes_to_the_end_of_its_context_and_no_further(
+def test_a_transformer_decodes_to_the_end_of_its_context_and_no_further(
     compose, tiny, plain_loop, watched, finished, kind, shape, length
 ):
     inner, logits_of = tiny(kind, positions=CONTEXT)
@@ -21,16 +21,14 @@ def test_b35_a_transformer_decodes_to_the_end_of_its_context_and_no_further(
     assert max(deepest, default=0) < CONTEXT
 
 
-def test_b35_a_prompt_longer_than_the_context_is_refused_with_both_numbers(compose, tiny, chain_of):
+def test_a_prompt_longer_than_the_context_is_refused_with_both_numbers(compose, tiny, chain_of):
     decoder = compose(tiny("llama", positions=CONTEXT)[0], chain_of(8), "oracle")
     with pytest.raises(SpecError, match=r"33 tokens.*holds 32"):
         decoder.generate([[5] * 33], max_new_tokens=100)
 
 
 @pytest.mark.parametrize("length", range(1, 13))
-def test_b35_every_prompt_length_fills_the_context_exactly(
-    compose, counter, plain_loop, next_logits, finished, strategy, length
-):
+def test_every_prompt_length_fills_the_context_exactly(compose, counter, plain_loop, next_logits, finished, strategy, length):
     target = counter(max_positions=12)
     prompt = [n % 12 for n in range(length)]
     answer = compose(target, strategy, "oracle").generate([prompt], max_new_tokens=None, logprobs=0)[0]
@@ -39,7 +37,7 @@ def test_b35_every_prompt_length_fills_the_context_exactly(
     assert len(prompt) + len(answer.tokens) == 12
 
 
-def test_b35_rows_of_one_batch_end_at_their_own_limits(compose, tiny, plain_loop, kind, shape):
+def test_rows_of_one_batch_end_at_their_own_limits(compose, tiny, plain_loop, kind, shape):
     target, logits_of = tiny(kind, positions=CONTEXT)
     prompts = [[5] * 30, [6] * 4, [7] * 32, [8] * 27]
     answers = compose(target, shape, "mixed").generate(prompts, max_new_tokens=8)
@@ -47,7 +45,7 @@ def test_b35_rows_of_one_batch_end_at_their_own_limits(compose, tiny, plain_loop
         assert answer.tokens == plain_loop(logits_of, prompt, limit=8, context=CONTEXT).ids
 
 
-def test_b37_without_a_limit_a_prompt_one_short_of_the_context_gets_one_token_and_the_next_request_is_served(
+def test_without_a_limit_a_prompt_one_short_of_the_context_gets_one_token_and_the_next_request_is_served(
     compose, tiny, plain_loop, kind, shape
 ):
     target, logits_of = tiny(kind, positions=CONTEXT)
@@ -57,18 +55,18 @@ def test_b37_without_a_limit_a_prompt_one_short_of_the_context_gets_one_token_an
     assert decoder.generate([short], max_new_tokens=6)[0].tokens == plain_loop(logits_of, short, limit=6).ids
 
 
-def test_b37_without_a_limit_an_unbounded_target_asks_for_one(compose, table, strategy):
+def test_without_a_limit_an_unbounded_target_asks_for_one(compose, table, strategy):
     with pytest.raises(SpecError, match=r"max_new_tokens.*unbounded"):
         compose(table(), strategy).generate([[1]], max_new_tokens=None)
 
 
-def test_b38_a_tree_deeper_than_the_positions_that_remain_is_cut_to_fit(compose, counter, watched, strategy):
+def test_a_tree_deeper_than_the_positions_that_remain_is_cut_to_fit(compose, counter, watched, strategy):
     target = watched(counter(max_positions=12))
     answer = compose(target, strategy, "oracle").generate([list(range(9))], max_new_tokens=None)[0]
     assert answer.tokens == (9, 10, 11)
     assert [tree.root_position + tree.max_depth for [tree] in target.trees] == [10]
 
 
-def test_b38_the_target_reports_the_maximum_that_it_enforces(tiny, kind):
+def test_the_target_reports_the_maximum_that_it_enforces(tiny, kind):
     for cap, expected in ((None, CONTEXT), (20, 20), (100, CONTEXT)):
         assert tiny(kind, positions=CONTEXT, max_context=cap)[0].facts.max_positions == expected

@@ -1,4 +1,4 @@
-"""Reported faults of vocabularies (B61, B62)."""
+"""A drafter with another vocabulary keeps the distribution, or is refused."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def drafter_of(target, draft):
 
 @pytest.mark.parametrize("name", PAIRS)
 @pytest.mark.parametrize("source", ["table", "model"])
-def test_b61_a_drafter_of_fewer_tokens_keeps_the_distribution_of_the_larger_target(compose, table, parts_of, name, source):
+def test_a_drafter_of_fewer_tokens_keeps_the_distribution_of_the_larger_target(compose, table, parts_of, name, source):
     target = table(16, seed=1)
     drafter = (
         TabularDrafterOptions(vocab=12, random={"seed": 2}) if source == "table" else drafter_of(target, table(12, seed=2))
@@ -40,7 +40,7 @@ def test_b61_a_drafter_of_fewer_tokens_keeps_the_distribution_of_the_larger_targ
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_b61_the_target_still_emits_the_tokens_that_the_drafter_lacks(compose, table, parts_of, watched, name):
+def test_the_target_still_emits_the_tokens_that_the_drafter_lacks(compose, table, parts_of, watched, name):
     rows = {"*": [0.02] * 12 + [0.19] * 4}
     target = watched(table(16, rows=rows))
     drafter = drafter_of(target, table(12, seed=2))
@@ -52,7 +52,7 @@ def test_b61_the_target_still_emits_the_tokens_that_the_drafter_lacks(compose, t
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_b61_a_drafter_of_more_tokens_never_proposes_one_that_the_target_lacks(compose, table, parts_of, watched, name):
+def test_a_drafter_of_more_tokens_never_proposes_one_that_the_target_lacks(compose, table, parts_of, watched, name):
     target = watched(table(8, seed=1))
     drafter = drafter_of(target, table(16, rows={"*": [0.01] * 8 + [0.115] * 8}))
     decoder = compose(target, parts_of(*PAIRS[name]), drafter, sampling=SamplingParams(temperature=1.0))
@@ -95,14 +95,14 @@ def build(table, watched):
 
 
 @pytest.mark.parametrize(("first", "second"), [(0, 1), (2, 5), (5, 6)])
-def test_b62_two_swapped_tokens_are_refused_and_the_first_is_named(build, first, second):
+def test_two_swapped_tokens_are_refused_and_the_first_is_named(build, first, second):
     words = list(OWN)
     words[first], words[second] = words[second], words[first]
     with pytest.raises(TargetMismatch, match=rf"id {first} is '{words[first]}'.*'{OWN[first]}' in the target"):
         build(*words)
 
 
-def test_b62_unrelated_vocabularies_of_one_size_are_refused(build):
+def test_unrelated_vocabularies_of_one_size_are_refused(build):
     with pytest.raises(TargetMismatch, match="id 0 is"):
         build("der", "eine", "katze", "hund", "sass", "lief", "auf", "<extra_0>")
 
@@ -112,5 +112,5 @@ def test_b62_unrelated_vocabularies_of_one_size_are_refused(build):
     [OWN, OWN[:-1], (*OWN, "<extra_1>"), (*OWN[:-1], "<other>")],
     ids=["same", "fewer", "more", "another added token"],
 )
-def test_b62_tokens_that_were_added_later_may_differ(build, words):
+def test_tokens_that_were_added_later_may_differ(build, words):
     assert build(*words) is not None
