@@ -197,7 +197,9 @@ def _phases(own: Sequence[Measurement]) -> dict[str, float]:
 
 
 def _same_ids_expected(name: str, cell: Cell, results: Results) -> bool:
-    """At temperature 0, and above for `match`, whose draws are plain decoding's."""
+    """Of what is lossless: at temperature 0, and above for `match`, whose draws are plain decoding's."""
+    if results.header.contenders[name].get("guarantee") == "lossy":
+        return False
     if not cell.temperature:
         return True
     spec = results.header.contenders[name].get("spec")

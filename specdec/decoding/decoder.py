@@ -67,6 +67,14 @@ class Decoder:
         self._scoring, self._drafting = PartGuard("target", target), PartGuard("drafter", drafter)
         self._verifying = PartGuard("verifier", verifier)
 
+    def __repr__(self) -> str:
+        """One line: the name, the four parts, the temperature, and the guarantee."""
+        parts = f"drafter={type(self.drafter).name!r}, tree={type(self.builder).name!r}, verifier={type(self.verifier).name!r}"
+        return (
+            f"Decoder({self.name!r}, target={self.target.facts.description!r}, {parts}, "
+            f"temperature={self.sampling.temperature:g}, guarantee={self.declared.verifier.guarantee.value!r})"
+        )
+
     def generate(self, prompts: Any, *, batch_size: int | None = None, **options: Any) -> list[Generation]:
         """Answers to prompts, in order; with n > 1 the samples of a prompt stand side by side.
 

@@ -106,7 +106,15 @@ class TokenLogprobs:
     top: tuple[tuple[int, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+MAX_SHOWN = 80
+"""Characters of an answer that its repr shows."""
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 4]}...{text[-1]}"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Generation:
     """One finished answer.
 
@@ -127,6 +135,15 @@ class Generation:
     guarantee: Guarantee
     seconds: float
     prefill_seconds: float
+
+    def __repr__(self) -> str:
+        """One line: the text (or ids) shortened, how it ended, and what speculation gained."""
+        what = f"text={_cut(repr(self.text))}" if self.text is not None else f"tokens={_cut(str(list(self.tokens)))}"
+        tau = f", tau={self.tau:.2f}" if self.records else ""
+        return (
+            f"Generation({what}, num_tokens={len(self.tokens)}, finish_reason={self.finish_reason!r}{tau}, "
+            f"seconds={self.seconds:.2f}, guarantee={self.guarantee.value!r})"
+        )
 
     @property
     def tau(self) -> float:

@@ -74,6 +74,15 @@ def _target_key(seed: int) -> int:
     return mix(seed, 1)
 
 
+def perturbed(seed: int, ids: Tensor, probs: Tensor, position: int) -> Tensor:
+    """[k] log p + G of each of `ids`: a seeded request draws the token whose value is the largest. seed: the request's key."""
+    return _perturbed(_target_key(seed), ids, probs, position)
+
+
+def _perturbed(key: int, ids: Tensor, probs: Tensor, position: int) -> Tensor:
+    return torch.log(probs.to(torch.float64)) + gumbels(key, position, ids)
+
+
 class SeededTargetRng(TargetRng):
     """Choices keyed by (seed, position, token): plain decoding with the same seed draws the same tokens."""
 
@@ -84,8 +93,7 @@ class SeededTargetRng(TargetRng):
 
     def choose(self, ids: Tensor, probs: Tensor, position: int) -> int:
         self._positions.use(position)
-        keys = torch.log(probs.to(torch.float64)) + gumbels(self._seed, position, ids)
-        return int(ids[keys.argmax()])
+        return int(ids[_perturbed(self._seed, ids, probs, position).argmax()])
 
     def flip(self, probability: float) -> bool:
         self._flips += 1
@@ -118,7 +126,7 @@ class SeededDraftRng(DraftRng):
 
     def couple(self, probs: Tensor, count: int, position: int) -> list[int]:
         ids = probs.detach().nonzero()[:, 0]
-        keys = torch.log(probs.detach()[ids].to(torch.float64)) + gumbels(self._noise_key, position, ids)
+        keys = _perturbed(self._noise_key, ids, probs.detach()[ids], position)
         return ids[keys.topk(min(count, len(ids))).indices].tolist()
 
 

@@ -1,9 +1,11 @@
 """`generate`: prompts, streaming, the last line, the comparison; on a tabular model."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,9 @@ from specdec.cli.comparison import first_difference
 from specdec.compose import load
 from specdec.decoding.decoder import Decoder
 from specdec.errors import NumericsError
+from specdec.interfaces.declarations import Guarantee
+from specdec.plugins.registry import Kind, Registered, load_registry
+from specdec.verifiers.match import Match
 
 SPEC = """\
 name: letters
@@ -79,11 +84,72 @@ def test_the_first_difference_comes_with_the_gap_of_the_two_logits(letters):
     decoder = load(letters)
     plain = decoder.generate([[0, 1]], max_new_tokens=4)[0].tokens
     other = [*plain[:2], (plain[2] + 1) % 3, plain[3]]
-    found = first_difference(decoder, [0, 1], plain, other)
+    found = first_difference(decoder, [0, 1], plain, other, seed=0)
     assert (found.index, found.plain_token, found.other_token) == (2, plain[2], other[2])
     assert found.gap > 0
-    assert first_difference(decoder, [0, 1], plain, plain) is None
-    assert first_difference(decoder, [0, 1], plain, plain[:3]).gap is None
+    assert found.words().endswith(f"their logits are {found.gap:.2e} apart")
+    assert first_difference(decoder, [0, 1], plain, plain, seed=0) is None
+    assert first_difference(decoder, [0, 1], plain, plain[:3], seed=0).gap is None
+
+
+def test_above_temperature_zero_the_gap_is_that_of_the_perturbed_values_and_never_negative(letters):
+    decoder = load(letters, set={"sampling.temperature": 2.0})
+    plain = decoder.generate([[0, 1]], max_new_tokens=40, seed=3)[0].tokens
+    for place, token in enumerate(plain):
+        for other in {0, 1, 2} - {token}:
+            found = first_difference(decoder, [0, 1], plain, [*plain[:place], other, *plain[place + 1 :]], seed=3)
+            assert found.gap > 0
+    assert "perturbed log-probabilities are" in found.words()
+
+
+def test_a_token_that_truncation_left_out_has_no_gap(letters):
+    decoder = load(letters, set={"sampling.top_k": 1})
+    plain = decoder.generate([[0, 1]], max_new_tokens=4, seed=3)[0].tokens
+    found = first_difference(decoder, [0, 1], plain, [(plain[0] + 1) % 3, *plain[1:]], seed=3)
+    assert found.gap is None
+    assert "no perturbed log-probabilities to compare" in found.words()
+
+
+@pytest.mark.parametrize("temperature", [0, 2])
+def test_a_lossy_strategy_is_not_expected_to_give_the_same_ids_nor_the_same_distribution(letters, monkeypatch, temperature):
+    class Wrong(Match):
+        name = "wrong"
+        Options = Match.Options
+
+        @classmethod
+        def declares(cls, options):
+            return replace(Match.declares(options), guarantee=Guarantee.LOSSY)
+
+        @classmethod
+        def build(cls, options, tools):
+            return cls()
+
+        def verify(self, tree, target_probs, rng):
+            return replace(super().verify(tree, target_probs, rng), next_token=2)
+
+    ours = load_registry("1")
+    verifiers = {**ours.parts[Kind.VERIFIER], "wrong": Registered(Wrong, "test")}
+    registry = replace(ours, parts={**ours.parts, Kind.VERIFIER: verifiers})
+    monkeypatch.setattr("specdec.compose.load_registry", lambda: registry)
+    options = ["--set", "verifier.use=wrong", "--set", "allow_lossy=true", "--set", f"sampling.temperature={temperature}"]
+    facts = report(letters, "ab", *options, "--compare")["compare"]
+    assert not facts["same_ids"]
+    assert not facts["same_ids_expected"]
+    shown = run(letters, "ab", *options, "--compare").stdout
+    assert "the strategy is lossy, not the target's distribution" in shown
+    assert "same distribution" not in shown
+
+
+def test_decoders_and_answers_print_in_one_telling_line(letters):
+    decoder = load(letters, set={"sampling.temperature": 1.0})
+    assert repr(decoder).startswith("Decoder('letters', target=")
+    assert "drafter='ngram', tree='dynamic', verifier='match', temperature=1, guarantee='lossless')" in repr(decoder)
+    answer = decoder.generate([[0, 1]], max_new_tokens=200)[0]
+    assert re.fullmatch(
+        r"Generation\(text='[abc]{75}\.\.\.', num_tokens=200, finish_reason='length', tau=[\d.]+, seconds=[\d.]+, "
+        r"guarantee='lossless'\)",
+        repr(answer),
+    ), repr(answer)
 
 
 def test_a_prompt_comes_from_a_file_or_from_stdin(letters, tmp_path):
