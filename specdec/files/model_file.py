@@ -1,5 +1,6 @@
 """Measurements in YAML: files that a program wrote and that a person may edit."""
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,7 +33,7 @@ def read_model(path: Path, model: type[ModelT], kind: str) -> ModelT:
     problems += [document.problem(key, message) for key, message in faults(model, data).items()]
     if problems:
         raise SpecError(listed(problems))
-    return model.model_validate(data)
+    return model.model_validate_json(json.dumps(data))
 
 
 def write_model(path: Path, model: BaseModel, kind: str) -> None:

@@ -114,7 +114,7 @@ def write_datastore(path: Path, store: Datastore) -> None:
 
 def read_datastore(path: str | Path) -> Datastore:
     """The datastore in a file. Raises SpecError for one that is none, or is damaged."""
-    arrays, vocabulary = read_arrays(Path(path), ("tokens", "order"), kind=KIND)
+    arrays, vocabulary = read_arrays(Path(path), {"tokens": "int32", "order": "int32"}, kind=KIND)
     tokens, order = arrays["tokens"], arrays["order"]
     whole = tokens.ndim == order.ndim == 1 and len(order) > 0 and bool((order >= CONTEXT).all())
     if not whole or int(order.max()) >= len(tokens) or bool((tokens[order] < 0).any()):

@@ -91,12 +91,14 @@ def write_successors(path: Path, tables: SuccessorTables, *, vocabulary: str | N
 
 def read_successors(path: str | Path) -> tuple[SuccessorTables, str | None]:
     """The tables in a file, and the fingerprint of their vocabulary. Raises SpecError for a file that has none."""
-    names = [f"{name}{order}" for order in ORDERS for name in ("contexts", "tokens", "probabilities")]
-    arrays, vocabulary = read_arrays(Path(path), names, kind=KIND)
+    dtypes = {"contexts": "int32", "tokens": "int32", "probabilities": "float16"}
+    wanted = {f"{name}{order}": dtype for order in ORDERS for name, dtype in dtypes.items()}
+    arrays, vocabulary = read_arrays(Path(path), wanted, kind=KIND)
     tables: dict[int, Table] = {}
     for order in ORDERS:
         contexts, tokens, probabilities = (arrays[f"{n}{order}"] for n in ("contexts", "tokens", "probabilities"))
-        if contexts.ndim != 2 or contexts.shape[1] != order or tokens.shape != probabilities.shape or tokens.ndim != 2:
+        shapes = contexts.ndim == tokens.ndim == 2 and contexts.shape == (len(tokens), order)
+        if not shapes or tokens.shape != probabilities.shape:
             raise SpecError(f"{path}: the {KIND} are damaged: arrays of order {order} do not fit together; build them again")
         rows = zip(contexts.tolist(), tokens.tolist(), probabilities.tolist(), strict=True)
         tables[order] = {tuple(context): _row(some, p) for context, some, p in rows}

@@ -27,7 +27,7 @@ DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 NONE = "-"
 """A path of `paths` without a token."""
 
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, le=2**53)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Facts = dict[str, Any]
 
@@ -69,7 +69,7 @@ class CalibrationBin(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     probability: Annotated[Share, Field(description="mean of what the drafter gave")]
-    tested: Annotated[int, Field(ge=1)]
+    tested: Annotated[int, Field(ge=1, le=2**53)]
     accepted: Count
 
 

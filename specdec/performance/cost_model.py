@@ -16,7 +16,7 @@ from specdec.performance.isotonic import Curve, rising
 
 KIND = "cost"
 
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=2**53)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Facts = dict[str, Any]
 

@@ -1,6 +1,7 @@
 """Tree files: YAML to and from shapes."""
 
 import difflib
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -63,11 +64,11 @@ def parse_tree(text: str, *, origin: str) -> TreeFile:
 
 
 def _prediction(value: object, where: str) -> Prediction:
-    if not isinstance(value, dict) or sorted(value) != sorted(_PREDICTED):
+    if not isinstance(value, dict) or set(value) != set(_PREDICTED):
         raise SpecError(f"{where}: 'predicted' must be a mapping of {', '.join(_PREDICTED)}; got {value!r}")
     tau, speedup, basis = (value[key] for key in _PREDICTED)
     for key, number in (("tau", tau), ("speedup", speedup)):
-        if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < float("inf"):
+        if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number <= sys.float_info.max:
             raise SpecError(f"{where}: predicted.{key} must be a number above 0; got {number!r}")
     if not isinstance(basis, str):
         raise SpecError(f"{where}: predicted.basis must be a text; got {basis!r}")

@@ -22,3 +22,12 @@ def test_texts_stay_texts_whatever_they_look_like(tmp_path_factory, texts):
 def test_numbers_keep_six_digits(tmp_path):
     write_model(tmp_path / "m.yaml", Model(texts=[], numbers=[1.23456789e-5, 2.0, 123456789.0]), "test")
     assert read_model(tmp_path / "m.yaml", Model, "test").numbers == [1.23457e-5, 2.0, 123457000.0]
+
+
+class Named(BaseModel):
+    facts: dict[str, int] = {}
+
+
+def test_a_key_that_is_a_number_in_yaml_is_a_text_where_texts_are_keys(tmp_path):
+    (tmp_path / "m.yaml").write_text("kind: test\nfacts: {1: 2}\n")
+    assert read_model(tmp_path / "m.yaml", Named, "test").facts == {"1": 2}

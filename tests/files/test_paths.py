@@ -91,7 +91,7 @@ USES = {
     "tree": lambda name: specdec.load({"drafter": {"use": "ngram"}, "tree": {"use": "fixed", "file": name}}),
     "tree file": lambda name: specdec.load({"drafter": {"use": "ngram"}, "tree": {"use": "fixed", "file": f"{name}.yaml"}}),
     "datastore": lambda name: specdec.load({"drafter": {"use": "suffix", "datastore": name}}),
-    "successors": lambda name: specdec.load({"drafter": {"use": "recycling", "successors": name}}),
+    "successors": lambda name: specdec.load({"drafter": {"use": "recycling", "start": name}}),
     "located head": lambda name: locate_head(name, "eagle", download=False),
 }
 

@@ -2,10 +2,12 @@ import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import load_file
 
 from specdec.errors import SpecError
+from specdec.lookup.array_files import write_arrays
 from specdec.lookup.datastore import CONTEXT, SAMPLE, build_datastore, read_datastore, write_datastore
-from specdec.lookup.successors import SuccessorTables, write_successors
+from specdec.lookup.successors import SuccessorTables, read_successors, write_successors
 
 TEXTS = st.lists(st.lists(st.integers(0, 3), max_size=30), min_size=1, max_size=4).filter(any)
 
@@ -74,3 +76,28 @@ def test_a_file_of_another_kind_or_a_damaged_one_is_refused(tmp_path):
     write_datastore(tmp_path / "wrong", store)
     with pytest.raises(SpecError, match="damaged"):
         read_datastore(tmp_path / "wrong")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "int64", "bool", "uint8"])
+@pytest.mark.parametrize("name", ["tokens", "order"])
+def test_a_datastore_of_other_numbers_is_refused(tmp_path, name, dtype):
+    store = build_datastore([[1, 2, 3]], vocabulary=None)
+    arrays = {"tokens": store.tokens, "order": store.order}
+    write_arrays(tmp_path / "s", {**arrays, name: arrays[name].astype(dtype)}, kind="datastore", vocabulary=None)
+    with pytest.raises(SpecError, match=f"damaged: {name} holds {dtype}, expected int32"):
+        read_datastore(tmp_path / "s")
+
+
+@pytest.mark.parametrize(
+    "change", [lambda a: a[:1], lambda a: a[:0], lambda a: numpy.concatenate([a, a]), lambda a: a[0], lambda a: a[None]]
+)
+@pytest.mark.parametrize("name", ["contexts1", "tokens1", "probabilities1", "contexts2"])
+def test_successors_whose_arrays_do_not_fit_together_are_refused(tmp_path, name, change):
+    tables = SuccessorTables()
+    for tokens in ([1, 2], [2, 1]):
+        tables.enter(tokens, ((3, 0.5),))
+    write_successors(tmp_path / "t", tables, vocabulary=None)
+    arrays = load_file(tmp_path / "t")
+    write_arrays(tmp_path / "t", {**arrays, name: change(arrays[name])}, kind="successors", vocabulary=None)
+    with pytest.raises(SpecError, match="damaged"):
+        read_successors(tmp_path / "t")

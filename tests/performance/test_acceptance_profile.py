@@ -128,3 +128,11 @@ def test_rates_that_are_none_are_refused(tmp_path):
     (tmp_path / "a.yaml").write_text("kind: acceptance\nsource: x\ngiven: [[0.7, 0.6]]\n")
     with pytest.raises(SpecError, match=r"a\.yaml: acceptance at depth 0 sums to 1\.3"):
         read_acceptance(tmp_path / "a.yaml")
+
+
+@pytest.mark.parametrize("changes", [{"reached": (10**400, 5)}, {"accepted": ((10**400, 1), (1, 2))}])
+def test_counts_that_no_number_of_a_computer_holds_are_refused(changes):
+    with pytest.raises(ValueError, match="less than or equal to"):
+        profile(**changes)
+    with pytest.raises(ValueError, match="less than or equal to"):
+        CalibrationBin(probability=0.5, tested=10**400, accepted=1)

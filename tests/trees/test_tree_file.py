@@ -78,6 +78,11 @@ def test_each_form_gives_its_shape(text, paths):
         ("name: [t]\nsource: s\nchain: 1", "f: line 1: 'name' must be a text"),
         (HEAD + "predicted: {tau: 2}\nchain: 1", "f: line 3: 'predicted' must be a mapping of tau, speedup, basis"),
         (HEAD + "predicted: {tau: 0, speedup: 1, basis: b}\nchain: 1", "f: line 3: predicted.tau must be a number above 0"),
+        (HEAD + "predicted: {1: 2, tau: 3}\nchain: 1", "f: line 3: 'predicted' must be a mapping of tau, speedup, basis"),
+        (
+            HEAD + f"predicted: {{tau: {'9' * 400}, speedup: 1, basis: b}}\nchain: 1",
+            "f: line 3: predicted.tau must be a number",
+        ),
         (HEAD + "predicted: {tau: 2, speedup: x, basis: b}\nchain: 1", "f: line 3: predicted.speedup must be"),
         (HEAD + "predicted: {tau: 2, speedup: 1, basis: 3}\nchain: 1", "f: line 3: predicted.basis must be a text"),
         ("- 1", "f: a tree file is a mapping"),
