@@ -4,7 +4,8 @@ Nodes are padded to the next width of a ladder, and keys and values are whole bu
 So a decode has a handful of shapes, each of which is compiled when it comes up first.
 """
 
-from typing import Any
+from threading import RLock
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -18,6 +19,9 @@ from specdec.targets.fused_forward import FusedForward
 
 WIDTHS = (1, 2, 4, 8, 12, 16, 24, 32, 48, FEW_NODES)
 """What the nodes of a forward are padded to; a forward of more runs as it is."""
+
+_ONE_THREAD: Final = RLock()
+"""Held while the compiler's settings, which are the whole process's, are changed."""
 
 SHAPES = 64
 """Compiled forms that are kept; each is of one width and one number of rows."""
@@ -56,7 +60,7 @@ class CompiledForward:
         keys, values, slots = kv.whole(width)
         ids, positions = (pad(part, (0, width - nodes)) for part in (ids, positions))
         bias = laid_side_by_side(_widened(mask, rows, width, keys.shape[3]), self._fused.heads // self._fused.kv_heads)
-        with torch._dynamo.config.patch(automatic_dynamic_shapes=False, recompile_limit=SHAPES):
+        with _ONE_THREAD, torch._dynamo.config.patch(automatic_dynamic_shapes=False, recompile_limit=SHAPES):
             self._mark(keys, values, bias)
             last, layered = self._decode(self._fused, ids, positions, bias, keys, values, slots, features.layers)
         last = last[:, :nodes]

@@ -55,7 +55,7 @@ def load_model(
     """
     folder = local_folder(model)
     local_only = folder is None and not hub_answers(model, revision)
-    refuse_adapter(model, folder, hub_has=not local_only and folder is None and hub_has(model, ADAPTER, revision))
+    refuse_adapter(model, folder, ask_hub=lambda: not local_only and folder is None and hub_has(model, ADAPTER, revision))
     config = _read_config(model, folder, revision=revision, trusted=trust_remote_code, local_only=local_only)
     if (reason := no_decoding_because(config, attention)) is not None:
         raise TargetMismatch(f"'{model}' cannot be decoded: {reason}")

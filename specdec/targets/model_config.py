@@ -1,7 +1,7 @@
 """A model's config.json read as data, and whether the model needs code that it brings itself."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -61,12 +61,14 @@ def config_data(model: str, folder: Path) -> dict[str, Any]:
     return data
 
 
-def refuse_adapter(model: str, folder: Path | None, *, hub_has: bool = False) -> None:
+def refuse_adapter(model: str, folder: Path | None, *, ask_hub: Callable[[], bool] = lambda: False) -> None:
     """Raise TargetMismatch for a model with an adapter where peft, which would apply it, is not installed.
 
-    hub_has: whether the hub says that there is one, for a model that is in no folder.
+    ask_hub: whether the hub has one, for a model that is in no folder.
     """
-    if (hub_has or (folder is not None and exists(folder / ADAPTER))) and find_spec("peft") is None:
+    if find_spec("peft") is not None:
+        return
+    if exists(folder / ADAPTER) if folder is not None else ask_hub():
         raise TargetMismatch(
             f"'{model}' comes with an adapter ({ADAPTER}), which would be left out without peft: pip install 'specdec[peft]'; "
             f"a model without {ADAPTER}, or with the adapter merged into its weights, would work"

@@ -12,13 +12,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from specdec.errors import CheckpointError, SpecdecWarning
 from specdec.files.paths import exists, is_file, is_folder, matching
 
 RECORD = "unpacked.json"
 SCRATCH = ".unpacking-"
+LOCK = ".unpacking.lock"
 ELSEWHERE = "set SPECDEC_CACHE to another folder, with room for it"
 LISTED = 3
 """Changed files in a message."""
@@ -41,6 +42,7 @@ def unpacked(folder: Path, write: Callable[[Path], None], *, hashes: bool = Fals
         CheckpointError: where the folder cannot be written or repaired, with the reason.
     """
     if is_folder(folder) and not changed_files(folder, hashes=hashes):
+        _sweep(folder.parent)
         return folder
     with _exclusive(folder):
         there = is_folder(folder)
@@ -80,11 +82,22 @@ def changed_files(folder: Path, *, hashes: bool = False) -> list[str]:
     return changed
 
 
+def _sweep(root: Path) -> None:
+    """Delete what interrupted unpackings left behind, unless one is under way."""
+    if matching(root, f"{SCRATCH}*"):
+        with suppress(OSError, Timeout), FileLock(root / LOCK, timeout=0, thread_local=False):
+            _delete_scratch(root)
+
+
+def _delete_scratch(root: Path) -> None:
+    for left in matching(root, f"{SCRATCH}*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
 def _write_again(folder: Path, write: Callable[[Path], None]) -> None:
     """Write to a folder beside it and rename, so that an interrupted run leaves nothing that looks complete."""
     try:
-        for left in matching(folder.parent, f"{SCRATCH}*"):
-            shutil.rmtree(left, ignore_errors=True)
+        _delete_scratch(folder.parent)
         with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=folder.parent, ignore_cleanup_errors=True) as scratch:
             fresh = Path(scratch) / "new"
             fresh.mkdir()
@@ -117,7 +130,7 @@ def _exclusive(folder: Path) -> Iterator[None]:
     """Held by one process, and by one thread of it, at a time."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder.parent / ".unpacking.lock", thread_local=False)
+        lock = FileLock(folder.parent / LOCK, thread_local=False)
         lock.acquire()
     except (OSError, NotImplementedError) as error:
         reason = getattr(error, "strerror", None) or error

@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from filelock import FileLock
 
 from specdec.errors import CheckpointError, SpecdecWarning
 from specdec.targets import gguf_cache
@@ -105,6 +106,20 @@ def test_what_an_interrupted_unpacking_left_behind_goes(tmp_path, write):
     (left / "config.json").write_text("half")
     unpacked(tmp_path / "cache" / "model", write)
     assert {path.name for path in (tmp_path / "cache").iterdir()} <= {"model", ".unpacking.lock"}
+
+
+def test_what_an_interrupted_unpacking_left_beside_a_sound_folder_goes_too(folder, write):
+    (folder.parent / ".unpacking-abc").mkdir()
+    assert unpacked(folder, write) == folder
+    assert not (folder.parent / ".unpacking-abc").exists()
+    assert write.calls == 1
+
+
+def test_an_unpacking_that_is_under_way_is_left_alone(folder, write):
+    (folder.parent / ".unpacking-abc").mkdir()
+    with FileLock(folder.parent / ".unpacking.lock"):
+        assert unpacked(folder, write) == folder
+    assert (folder.parent / ".unpacking-abc").exists()
 
 
 def test_of_two_threads_one_unpacks(tmp_path, write):
