@@ -1,17 +1,18 @@
 """What a question looks like to the model, turn after turn."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from specdec.bench.prompts import Question
+from specdec.decoding.detokenizer import text_of
 from specdec.decoding.prompts import encode
 from specdec.errors import SpecError, TargetMismatch
-from specdec.interfaces.parts import TextCodec
+from specdec.interfaces.text_codec import PLAIN_CHAT, ChatFormat, TextCodec
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """An earlier answer: its ids (a final stop token included) and its text."""
+    """An earlier answer: its ids (a final stop token included) and its text, special tokens included."""
 
     tokens: tuple[int, ...]
     text: str | None
@@ -20,9 +21,18 @@ class Said:
 class Prompter:
     """Ids of a question's turn, given the answers to the turns before."""
 
-    def __init__(self, codec: TextCodec | None, *, chat: bool | None) -> None:
-        """Raises TargetMismatch where a chat template is asked for and there is none."""
+    def __init__(
+        self,
+        codec: TextCodec | None,
+        *,
+        chat: bool | None,
+        chat_format: ChatFormat = PLAIN_CHAT,
+        stop_ids: Collection[int] = (),
+    ) -> None:
+        """Raises TargetMismatch where a chat template is asked for and there is none. stop_ids: those that end an answer."""
         self._codec = codec
+        self._chat_format = chat_format
+        self._stop_ids = stop_ids
         self.uses_chat = chat is not False and self._has_template(required=bool(chat))
 
     def ids(self, question: Question, said: Sequence[Said]) -> tuple[int, ...]:
@@ -32,7 +42,7 @@ class Prompter:
             messages = [{"role": "system", "content": question.system}] if question.system else []
             for turn, answer in zip(turns, said, strict=False):
                 messages += [{"role": "user", "content": turn}, {"role": "assistant", "content": answer.text or ""}]
-            return tuple(encode([*messages, {"role": "user", "content": turns[-1]}], self._codec))
+            return tuple(encode([*messages, {"role": "user", "content": turns[-1]}], self._codec, self._chat_format))
         opening = question.system or ""
         if self._codec is not None:
             pairs = (text for turn, answer in zip(turns, said, strict=False) for text in (turn, answer.text or ""))
@@ -42,15 +52,23 @@ class Prompter:
             ids += [*_numbers(turn, question), *answer.tokens]
         return (*ids, *_numbers(turns[-1], question))
 
+    def said(self, tokens: Sequence[int]) -> Said:
+        """An answer as the turns after it repeat it."""
+        if self._codec is None:
+            return Said(tuple(tokens), None)
+        return Said(tuple(tokens), text_of(self._codec, tokens, stop_ids=self._stop_ids, skip_special_tokens=False))
+
     def text(self, tokens: Sequence[int]) -> str | None:
-        """The text of an answer whose contender gives ids only."""
-        return None if self._codec is None else self._codec.decode(tokens)
+        """The text of an answer whose contender gives ids only, as a decoder of ours gives it."""
+        if self._codec is None:
+            return None
+        return text_of(self._codec, tokens, stop_ids=self._stop_ids, skip_special_tokens=True)
 
     def _has_template(self, *, required: bool) -> bool:
         try:
-            encode([{"role": "user", "content": "a"}], self._codec)
+            encode([{"role": "user", "content": "a"}], self._codec, self._chat_format)
         except (TargetMismatch, SpecError):
-            if required:
+            if required or self._chat_format.arguments:
                 raise
             return False
         return True

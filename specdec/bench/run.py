@@ -16,6 +16,7 @@ from specdec.bench.results import ResultsFile
 from specdec.bench.settings import BenchSettings
 from specdec.errors import SpecdecError, SpecdecWarning, SpecError
 from specdec.interfaces.results import TargetFacts
+from specdec.interfaces.text_codec import ChatFormat
 from specdec.sampling.keyed_noise import request_key
 
 WARMUP_TOKENS = 16
@@ -62,7 +63,12 @@ class Bench:
         for dtype in self._settings.dtypes or (None,):
             self._progress(self._done, self._planned, "loading models")
             loaded = self._lineup.load(dtype)
-            prompter = Prompter(loaded.target.codec, chat=self._settings.chat)
+            prompter = Prompter(
+                loaded.target.codec,
+                chat=self._settings.chat,
+                chat_format=ChatFormat(self._settings.chat_template_kwargs),
+                stop_ids=loaded.target.facts.stop_ids,
+            )
             for cell in self._settings.cells(dtype):
                 _Sitting(self, cell, loaded, prompter).run()
             del loaded
@@ -134,7 +140,7 @@ class _Sitting:
                 measured = self._measured(contender, task, group.number, turn, asked)
                 if contender.name == PLAIN:
                     for (number, _), answer in zip(asked, measured.answers, strict=True):
-                        said[number] = (*said[number], Said(answer.tokens, answer.text))
+                        said[number] = (*said[number], self.prompter.said(answer.tokens))
                 self.bench.step(f"{self.cell.words}: {contender.name}")
             self.tasks += 1
 

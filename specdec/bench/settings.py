@@ -28,14 +28,19 @@ class BenchSettings(BaseModel):
     warmup: Annotated[int, Field(ge=0, description="answers of each contender before a setting is measured")] = 1
     chat: Annotated[bool | None, Field(description="use the chat template; unset: where there is one")] = None
 
+    chat_template_kwargs: Annotated[dict[str, Any], Field(description="variables of the chat template")] = {}
+
     @field_validator("temperatures", "batch_sizes", "dtypes")
     @classmethod
     def _each_once(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(dict.fromkeys(values))
 
     def described(self) -> dict[str, Any]:
-        """As plain data, for the header of a file; a queue only where there is one, as in files from before there were any."""
-        return self.model_dump(mode="json", exclude={"queue"} if self.queue == 1 else None)
+        """As plain data, for the header of a file; what came later only where it is used, as in files from before."""
+        unused = {
+            name for name, used in (("queue", self.queue > 1), ("chat_template_kwargs", self.chat_template_kwargs)) if not used
+        }
+        return self.model_dump(mode="json", exclude=unused)
 
     def cells(self, dtype: str | None) -> list[Cell]:
         """The settings that are measured in one dtype."""

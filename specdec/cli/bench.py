@@ -14,7 +14,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 from specdec.cli import bench_options as options
-from specdec.cli.terminal import Json, Settings, TargetModel, TrustRemoteCode, fail, guarded, print_json
+from specdec.cli.terminal import (
+    Json,
+    Settings,
+    TargetModel,
+    TemplateArguments,
+    TrustRemoteCode,
+    fail,
+    guarded,
+    print_json,
+    template_arguments,
+)
 from specdec.compose import load_catalog
 from specdec.config.resolved_spec import Catalog
 from specdec.errors import SpecError
@@ -48,6 +58,7 @@ def bench(
     warmup: options.Warmup = 1,
     seed: options.Seed = 0,
     chat: options.Chat = None,
+    template_arg: TemplateArguments = None,
     target: TargetModel = None,
     trust: TrustRemoteCode = None,
     settings: Settings = None,
@@ -60,13 +71,12 @@ def bench(
     if no_peers and peers:
         raise SpecError("--peer and --no-peers contradict each other")
     cells = {"temperatures": temperature or (0.0,), "batch_sizes": batch_size or (1,), "dtypes": dtype or ()}
-    distribution = {"top_k": top_k, "top_p": top_p, "seed": seed, "chat": chat}
-    plan = _settings(**cells, **distribution, max_new_tokens=max_new_tokens, warmup=warmup, queue=queue)
+    shared = {"top_k": top_k, "top_p": top_p, "seed": seed, "warmup": warmup, "queue": queue, "chat": chat}
+    plan = _settings(**cells, **shared, max_new_tokens=max_new_tokens, chat_template_kwargs=template_arguments(template_arg))
     choice = Choice(tuple(strategies or ()), tuple(settings or ()), target, [] if no_peers else peers, assistant)
     with redirect_stdout(sys.stderr) if json else nullcontext():
-        _measure(
-            plan, load_catalog(trust_remote_code=trust), choice, prompts, Selection(count, tuple(category or ()), turns), output
-        )
+        catalog, selection = load_catalog(trust_remote_code=trust), Selection(count, tuple(category or ()), turns)
+        _measure(plan, catalog, choice, prompts, selection, output)
     _show(output, json=json)
 
 

@@ -12,7 +12,8 @@ from specdec.compose import load
 from specdec.drafters.vocabulary import fingerprint
 from specdec.errors import SpecError, TargetMismatch
 from specdec.interfaces.declarations import Features
-from specdec.interfaces.parts import Target, TextCodec
+from specdec.interfaces.parts import Target
+from specdec.interfaces.text_codec import TextCodec
 from specdec.lookup.datastore import build_datastore, write_datastore
 from specdec.lookup.successors import SuccessorTables, likeliest, write_successors
 
@@ -41,7 +42,7 @@ def build(files: Texts, output: Output, target: TargetModel = None, trust: Trust
     parts = list(_parts(files))
     model = load("plain", target=target, trust_remote_code=trust).target
     codec = _codec(model)
-    texts = [codec.encode(answer) for _, answer in parts]
+    texts = [codec.encode(answer, opens=False) for _, answer in parts]
     store = build_datastore(texts, vocabulary=fingerprint(model))
     write_datastore(output, store)
     typer.echo(f"{output}: {len(texts)} texts, {store.num_tokens:,} tokens")
@@ -62,7 +63,7 @@ def successors(
     codec, tables, count = _codec(model), SuccessorTables(), 0
     for question, answer in parts:
         prompt = codec.chat(question) if question else []
-        ids = [*prompt, *codec.encode(answer)]
+        ids = [*prompt, *codec.encode(answer, opens=not question)]
         count += _enter(tables, model, ids, first=max(len(prompt) - 1, 0), candidates=candidates)
         typer.echo(f"\r{count:,} tokens", nl=False, err=True)
     typer.echo(err=True)

@@ -1,7 +1,7 @@
 """`generate`: answer a prompt, stream it, and say what speculation gained."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,21 +9,36 @@ from typing import Annotated, Any
 import typer
 
 from specdec.cli.comparison import Comparison, compare
-from specdec.cli.terminal import Json, Settings, Strategy, TargetModel, TrustRemoteCode, fail, guarded, print_json
+from specdec.cli.terminal import (
+    Json,
+    Settings,
+    Strategy,
+    TargetModel,
+    TemplateArguments,
+    TrustRemoteCode,
+    fail,
+    guarded,
+    print_json,
+    template_arguments,
+)
 from specdec.compose import build, load_catalog, resolve
 from specdec.config.resolved_spec import ResolvedSpec
 from specdec.decoding.decoder import Decoder, StreamEvent
-from specdec.decoding.detokenizer import Detokenizer
-from specdec.decoding.prompts import encode
+from specdec.decoding.requests import Request, prompt_ids
 from specdec.errors import SpecdecError, SpecError, TargetMismatch
 from specdec.interfaces.declarations import Guarantee
-from specdec.interfaces.parts import TextCodec
 from specdec.interfaces.results import Generation
+from specdec.interfaces.text_codec import TextCodec
 from specdec.sampling.keyed_noise import request_key
 from specdec.trees.draft_tree import Draw
 
 ACCEPTED = "green"
 
+Chat = Annotated[bool | None, typer.Option("--chat/--raw", help="Use the chat template, or not. [default: where there is one]")]
+Seed = Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="Key of all draws. [default: made from the spec's seed]")]
+ControlTokens = Annotated[
+    str, typer.Option(metavar="allow|refuse|escape", help="Special tokens typed into the prompt: as such, never, as text.")
+]
 TraceTo = Annotated[
     Path | None, typer.Option("--trace", metavar="FILE", help="Write down every step; `specdec trace show` makes a page of it.")
 ]
@@ -42,29 +57,28 @@ def generate(
     strategy: Strategy,
     prompt: Annotated[str | None, typer.Argument(help="The prompt; '-' or nothing: from stdin.", show_default=False)] = None,
     prompt_file: Annotated[Path | None, typer.Option(help="Read the prompt from a file.")] = None,
-    chat: Annotated[
-        bool | None, typer.Option("--chat/--raw", help="Use the chat template, or not. [default: where there is one]")
-    ] = None,
+    chat: Chat = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate at most.")] = 128,
     target: TargetModel = None,
     trust: TrustRemoteCode = None,
     settings: Settings = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, max=2**63 - 1, help="Key of all draws. [default: made from the spec's seed]")
-    ] = None,
+    seed: Seed = None,
+    template_arg: TemplateArguments = None,
+    control_tokens: ControlTokens = "allow",
+    keep_special_tokens: Annotated[bool, typer.Option(help="Show the answer's special tokens too.")] = False,
     against_plain: Annotated[bool, typer.Option("--compare", help="Run plain decoding too, and print the speed-up.")] = False,
     trace: TraceTo = None,
     json: Json = False,
 ) -> None:
     """Answer a prompt with a strategy, as the first request of a decoder in Python is answered."""
-    text = _prompt_text(prompt, prompt_file)
+    text, arguments = _prompt_text(prompt, prompt_file), template_arguments(template_arg)
     catalog = load_catalog(trust_remote_code=trust)
     resolved = resolve(strategy, catalog, settings=settings, target=target)
     with redirect_stdout(sys.stderr) if json else nullcontext():
         decoder = build(resolved, catalog)
-        ids = _prompt_ids(decoder.target.codec, text, chat=chat)
+        ids = _prompt_ids(decoder.target.codec, text, chat=chat, arguments=arguments, control_tokens=control_tokens)
         key = request_key(resolved.spec.sampling.seed, 0) if seed is None else seed
-        options = {"max_new_tokens": max_new_tokens, "seed": key}
+        options = {"max_new_tokens": max_new_tokens, "seed": key, "skip_special_tokens": not keep_special_tokens}
         if against_plain:
             decoder.generate([ids], max_new_tokens=min(8, max_new_tokens))
         generation = _traced(resolved, decoder, ids, options, trace, quiet=json)
@@ -105,20 +119,23 @@ def _prompt_text(prompt: str | None, prompt_file: Path | None) -> str:
         raise SpecError(f"stdin cannot be read: {error}") from error
 
 
-def _prompt_ids(codec: TextCodec | None, text: str, *, chat: bool | None) -> list[int]:
+def _prompt_ids(
+    codec: TextCodec | None, text: str, *, chat: bool | None, arguments: Mapping[str, Any], control_tokens: str
+) -> list[int]:
     """Ids of the prompt; text of plain numbers serves a model without a tokenizer."""
     if codec is None:
         words = text.replace(",", " ").split()
         if words and all(word.isdecimal() and len(word) < MAX_DIGITS for word in words):
             return [int(word) for word in words]
         raise SpecError("this target has no tokenizer: give the prompt as token ids, such as '1 2 3'")
+    options: dict[str, Any] = {"chat_template_kwargs": arguments, "control_tokens": control_tokens}
     if chat is not False:
         try:
-            return encode([{"role": "user", "content": text}], codec)
+            return prompt_ids(Request([{"role": "user", "content": text}], **options), codec)
         except TargetMismatch:
-            if chat:
+            if chat or arguments:
                 raise
-    return encode(text, codec)
+    return prompt_ids(Request(text, **options), codec)
 
 
 def _traced(
@@ -138,22 +155,14 @@ def _traced(
 
 
 def _stream(decoder: Decoder, ids: Sequence[int], options: dict[str, Any], *, quiet: bool) -> Generation:
-    codec = decoder.target.codec
-    pen = None if quiet or codec is None else Detokenizer(codec)
-    written = 0
     for event in _ended_lines(decoder.stream(list(ids), **options), quiet=quiet):
-        for token, source in zip(event.tokens, event.sources, strict=True):
-            if pen is None:
-                if not quiet:
-                    typer.secho(f"{token} ", fg=ACCEPTED if source >= 0 else None, nl=False)
-                continue
-            pen.push(token)
-            typer.secho(pen.text[written:], fg=ACCEPTED if source >= 0 else None, nl=False)
-            written = len(pen.text)
+        if not quiet:
+            pieces = event.pieces
+            if decoder.target.codec is None:
+                pieces = tuple((f"{token} ", source) for token, source in zip(event.tokens, event.sources, strict=True))
+            for text, source in pieces:
+                typer.secho(text, fg=ACCEPTED if source >= 0 else None, nl=False)
         if event.generation is not None:
-            if pen is not None:
-                pen.finish()
-                typer.echo(pen.text[written:], nl=False)
             if not quiet:
                 typer.echo()
             return event.generation

@@ -17,7 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 from specdec.cli.output import unwritable
-from specdec.errors import SpecdecError, SpecdecWarning
+from specdec.errors import SpecdecError, SpecdecWarning, SpecError
+from specdec.files.yaml_document import read_value
 
 DEBUG = "SPECDEC_DEBUG"
 """Environment variable: 1 shows the traceback of an error."""
@@ -41,6 +42,14 @@ TrustRemoteCode = Annotated[
         "--trust-remote-code",
         help="Run code that a model's repository brings; a spec cannot consent to it. [default: SPECDEC_TRUST_REMOTE_CODE]",
         show_default=False,
+    ),
+]
+TemplateArguments = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--template-arg",
+        metavar="KEY=VALUE",
+        help="A variable of the chat template, such as enable_thinking=false. Repeatable.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -90,6 +99,17 @@ def _warnings_in_a_line() -> Iterator[None]:
         warnings.simplefilter("always", SpecdecWarning)
         warnings.showwarning = show
         yield
+
+
+def template_arguments(given: Sequence[str] | None) -> dict[str, Any]:
+    """The variables of `--template-arg`, their values read as YAML. Raises SpecError."""
+    arguments = {}
+    for setting in given or ():
+        name, equals, text = setting.partition("=")
+        if not equals or not name.strip().isidentifier():
+            raise SpecError(f"--template-arg {setting}: expected KEY=VALUE, such as enable_thinking=false")
+        arguments[name.strip()] = read_value(text, f"--template-arg {setting}")
+    return arguments
 
 
 def fail(message: str) -> None:

@@ -11,7 +11,7 @@ from specdec.trees.draft_tree import DraftTree
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepInfo:
-    """One step of one sequence. sequence: its number in the batch.
+    """One step of one sequence. sequence: its number in the batch. texts: what each emitted token added to the answer.
 
     target_probs: p by node; the verifier has read it at the root and along the path. It holds the logits of the whole tree:
     a callback takes out what it needs and keeps no reference to it.
@@ -22,6 +22,7 @@ class StepInfo:
     verdict: Verdict
     target_probs: TargetProbs
     record: StepRecord
+    texts: tuple[str, ...] = ()
 
 
 StepCallback: TypeAlias = Callable[[StepInfo], None]

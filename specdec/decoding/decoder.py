@@ -28,12 +28,14 @@ class StreamEvent:
     """What one step added to an answer.
 
     sources: by token, the drafter it came from, -1 for the target. record: None for the token of the prefill.
+    pieces: `text` in parts, each with the source of the token that it comes from, which may be an earlier event's.
     generation: with the last event, the finished answer.
     """
 
     tokens: tuple[int, ...]
     sources: tuple[int, ...]
     text: str
+    pieces: tuple[tuple[str, int], ...]
     record: StepRecord | None
     generation: Generation | None
 
@@ -94,16 +96,18 @@ class Decoder:
             raise SpecError(f"n: got {options['n']!r}; a stream has one answer: use generate, or a stream for each sample")
         batch = self.start(requests_of([prompt], **{**options, "n": 1}), step_callback=step_callback)
         sequence = (batch.sequences + batch.ended)[0]
-        known = 0
+        known: list[int] = []
         while True:
             done = sequence.emitted.finish is not None
             record = sequence.records[-1] if sequence.records else None
-            new = tuple(sequence.emitted.tokens[known:])
+            new = tuple(sequence.emitted.tokens[len(known) :])
             sources = record.sources if record is not None else (-1,) * len(new)
-            yield StreamEvent(new, sources, sequence.emitted.new_text(), record, self._generation(sequence) if done else None)
+            known += sources
+            pieces = tuple((text, known[token]) for text, token in sequence.emitted.new_pieces())
+            text = "".join(text for text, _ in pieces)
+            yield StreamEvent(new, sources, text, pieces, record, self._generation(sequence) if done else None)
             if done:
                 return
-            known = len(sequence.emitted.tokens)
             self.step(batch)
 
     def start(
@@ -168,7 +172,8 @@ class Decoder:
             if self._on_step is not None:
                 self._on_step(records[-1])
             if batch.step_callback is not None:
-                batch.step_callback(StepInfo(sequence.number, tree, verdict, p, records[-1]))
+                texts = sequence.emitted.token_texts(len(done.tokens))
+                batch.step_callback(StepInfo(sequence.number, tree, verdict, p, records[-1], texts))
         self._scheduler.admit(batch)
         return records
 

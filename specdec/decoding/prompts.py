@@ -4,24 +4,35 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specdec.errors import SpecdecError, SpecError
-from specdec.interfaces.parts import TextCodec
+from specdec.interfaces.text_codec import PLAIN_CHAT, ChatFormat, TextCodec
 
 ROLES = ("system", "user", "assistant", "tool", "developer")
 """Who may speak; most templates copy any word into the prompt, where the model has never seen it."""
 
 
-def encode(prompt: Any, codec: TextCodec | None) -> list[int]:
+def encode(
+    prompt: Any, codec: TextCodec | None, chat_format: ChatFormat = PLAIN_CHAT, *, refuse_control_tokens: bool = False
+) -> list[int]:
     """Ids of a text, an id list or a conversation. Raises SpecError for anything else."""
-    if isinstance(prompt, Sequence) and not isinstance(prompt, str) and all(type(t) is int for t in prompt):
+    if is_list(prompt) and all(type(t) is int for t in prompt):
+        _no_conversation(chat_format)
         return list(prompt)
     if codec is None:
         raise SpecError("this target has no tokenizer: give the prompt as a list of token ids")
     if isinstance(prompt, str):
+        _no_conversation(chat_format)
         check_text(prompt, "prompt")
-        return codec.encode(prompt)
-    if isinstance(prompt, Sequence) and all(isinstance(turn, Mapping) for turn in prompt):
-        return _conversation(prompt, codec)
+        if refuse_control_tokens:
+            _refuse_control_tokens(prompt, "prompt", codec)
+        return codec.encode(prompt, escape_control_tokens=chat_format.escape_control_tokens)
+    if is_list(prompt) and all(isinstance(turn, Mapping) for turn in prompt):
+        return _conversation(prompt, codec, chat_format, refuse_control_tokens=refuse_control_tokens)
     raise SpecError(f"prompt: got {type(prompt).__name__}; expected a text, a list of ids or a conversation")
+
+
+def is_list(value: Any) -> bool:
+    """Whether a value is a list of things: a text is none, and neither are bytes, whose items are numbers by accident."""
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview)
 
 
 def check_text(text: str, name: str) -> None:
@@ -44,12 +55,46 @@ def check_turn(turn: Mapping[str, Any], here: str) -> None:
         raise SpecError(f"{here}: role {turn['role']!r} is not known; known are {', '.join(ROLES)}")
 
 
-def _conversation(turns: Sequence[Mapping[str, Any]], codec: TextCodec) -> list[int]:
+def _conversation(
+    turns: Sequence[Mapping[str, Any]], codec: TextCodec, chat_format: ChatFormat, *, refuse_control_tokens: bool
+) -> list[int]:
     for number, turn in enumerate(turns):
         check_turn(turn, f"prompt: turn {number}")
+        if refuse_control_tokens:
+            _refuse_control_tokens(turn["content"], f"prompt: turn {number}", codec)
+    _check_end(turns, continues=chat_format.continue_final_message)
     try:
-        return codec.chat(turns)
+        return codec.chat(turns, chat_format)
     except SpecdecError:
         raise
     except Exception as error:
         raise SpecError(f"prompt: the chat template refuses the conversation: {error}") from error
+
+
+def _check_end(turns: Sequence[Mapping[str, Any]], *, continues: bool) -> None:
+    """Raise SpecError for an assistant's last turn that nobody asked to continue, and for one to continue that is not there."""
+    answered = bool(turns) and turns[-1]["role"] == "assistant"
+    if answered and not continues:
+        raise SpecError(
+            "prompt: the conversation ends with a turn of the assistant; continue_final_message=True continues that turn, "
+            "and without it the last turn must be another's"
+        )
+    if continues and not answered:
+        raise SpecError("continue_final_message: the conversation does not end with a turn of the assistant to continue")
+
+
+def _no_conversation(chat_format: ChatFormat) -> None:
+    """Raise SpecError for options of the chat template beside a prompt that does not go through it."""
+    for name, given in (
+        ("chat_template_kwargs", chat_format.arguments),
+        ("continue_final_message", chat_format.continue_final_message),
+    ):
+        if given:
+            raise SpecError(f"{name}: the prompt is no conversation, so that the chat template is not used")
+
+
+def _refuse_control_tokens(text: str, here: str, codec: TextCodec) -> None:
+    found = [token for token in codec.control_tokens if token in text]
+    if found:
+        first = min(found, key=text.find)
+        raise SpecError(f"{here}: has the control token {first!r}; control_tokens='escape' makes it ordinary text")

@@ -7,8 +7,7 @@ from time import perf_counter
 
 from torch import Tensor
 
-from specdec.decoding.prompts import encode
-from specdec.decoding.requests import Request
+from specdec.decoding.requests import Request, naming_prompt, prompt_ids
 from specdec.decoding.stopping import Emitted, StopRules
 from specdec.errors import SpecError
 from specdec.interfaces.declarations import Guarantee
@@ -18,6 +17,7 @@ from specdec.interfaces.results import Generation, Scored, StepRecord, TokenLogp
 from specdec.sampling.keyed_noise import mix, request_key
 from specdec.sampling.logits_warper import LogitsWarper
 from specdec.sampling.params import SamplingParams
+from specdec.sampling.processor_state import processors_by_sequence
 from specdec.sampling.rng import RequestRng
 from specdec.trees.draft_tree import root_only
 
@@ -113,7 +113,11 @@ def open_sequences(
     rng_for: Callable[[int], RequestRng],
 ) -> list[Sequence]:
     """Rows of all samples, side by side. Raises SpecError before anything is changed."""
-    prepared = [_prepare(request, target, sampling) for request in requests]
+    prepared = []
+    for place, request in enumerate(requests):
+        with naming_prompt(place if len(requests) > 1 else None):
+            prepared.append(prepare(request, target, sampling))
+    processors = iter(processors_by_sequence([request.processors for request in requests for _ in range(request.n)]))
     sequences: list[Sequence] = []
     for place, (request, (prompt, limit, options)) in enumerate(zip(requests, prepared, strict=True)):
         number = next(numbers)
@@ -123,7 +127,7 @@ def open_sequences(
         rules = StopRules(limit, stop_ids, stop_sequences, tuple(stop for stop in request.stop if isinstance(stop, str)))
         for sample in range(request.n):
             key = own if sample == 0 else mix(own, sample) >> 1
-            warper = LogitsWarper(options, prompt_length=len(prompt), stop_ids=stop_ids, processors=request.processors)
+            warper = LogitsWarper(options, prompt_length=len(prompt), stop_ids=stop_ids, processors=next(processors))
             sequences.append(
                 Sequence(
                     number=len(sequences),
@@ -135,17 +139,22 @@ def open_sequences(
                     limit=limit,
                     warper=warper,
                     rng=rng_for(key),
-                    emitted=Emitted(rules, target.codec),
+                    emitted=Emitted(rules, target.codec, skip_special_tokens=request.skip_special_tokens),
                     num_logprobs=request.logprobs,
                 )
             )
     return sequences
 
 
-def _prepare(request: Request, target: Target, sampling: SamplingParams) -> tuple[list[int], int, SamplingParams]:
-    """Checked prompt ids, the token limit that the context leaves, and the sampling options."""
+def prepare(request: Request, target: Target, sampling: SamplingParams) -> tuple[list[int], int, SamplingParams]:
+    """Checked prompt ids, the token limit that the context leaves, and the sampling options.
+
+    Raises:
+        SpecError: For a request that this target cannot serve.
+        TargetMismatch: For a conversation without a chat template.
+    """
     facts, options = target.facts, request.sampling if isinstance(request.sampling, SamplingParams) else sampling
-    prompt = encode(request.prompt, target.codec)
+    prompt = prompt_ids(request, target.codec)
     if not prompt:
         raise SpecError("the prompt is empty: decoding starts from at least one token")
     stop_sequences = [token for stop in request.stop if not isinstance(stop, str) for token in stop]

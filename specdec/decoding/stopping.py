@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeAlias
 
 from specdec.decoding.detokenizer import Detokenizer, certain_length, find_stop
-from specdec.interfaces.parts import TextCodec
+from specdec.interfaces.text_codec import TextCodec
 
 StopCause: TypeAlias = int | str | tuple[int, ...]
 
@@ -31,12 +32,13 @@ class Finish:
 class Emitted:
     """The tokens of one answer, and its text where the target has a codec."""
 
-    __slots__ = ("_detokenizer", "_rules", "_shown", "_text_end", "finish", "tokens")
+    __slots__ = ("_detokenizer", "_ends", "_rules", "_shown", "_text_end", "_token", "finish", "tokens")
 
-    def __init__(self, rules: StopRules, codec: TextCodec | None) -> None:
+    def __init__(self, rules: StopRules, codec: TextCodec | None, *, skip_special_tokens: bool = True) -> None:
         self._rules = rules
-        self._detokenizer = Detokenizer(codec) if codec is not None else None
-        self._shown = 0
+        self._detokenizer = None if codec is None else Detokenizer(codec, skip_special_tokens=skip_special_tokens)
+        self._shown = self._token = 0
+        self._ends: list[int] = []
         self._text_end: int | None = None
         self.tokens: list[int] = []
         self.finish: Finish | None = Finish("length") if rules.limit <= 0 else None
@@ -46,6 +48,8 @@ class Emitted:
         for count, token in enumerate(tokens, 1):
             self.tokens.append(token)
             self.finish = self._stopped(token) or (Finish("length") if len(self.tokens) >= self._rules.limit else None)
+            if self._detokenizer is not None:
+                self._ends.append(len(self._detokenizer.text))
             if self.finish is not None:
                 self._close()
                 return count
@@ -63,29 +67,61 @@ class Emitted:
         return self._found_string(searched)
 
     def _found_string(self, searched: int) -> Finish | None:
-        if self._detokenizer is None or not self._rules.strings:
+        pen = self._detokenizer
+        if pen is None or not self._rules.strings:
             return None
-        found = find_stop(self._detokenizer.text, self._rules.strings, since=searched)
+        found = find_stop(pen.text, self._rules.strings, since=searched, skipped=pen.skipped)
         if found is None:
             return None
         self._text_end, stop = found
         return Finish("stop", stop)
 
     def _close(self) -> None:
-        if self._detokenizer is not None and self._text_end is None:
-            searched = len(self._detokenizer.text)
-            self._detokenizer.finish()
+        pen = self._detokenizer
+        if pen is None:
+            return
+        if self._text_end is None:
+            searched = len(pen.text)
+            pen.finish()
             late = self._found_string(searched) if self.finish is not None and self.finish.reason == "length" else None
             self.finish = late or self.finish
+        self._ends[-1] = len(pen.text)
 
     @property
     def text(self) -> str | None:
         """The text so far: without a stop id's token, cut before a stop string; None without a codec."""
         return None if self._detokenizer is None else self._detokenizer.text[: self._text_end]
 
+    def token_texts(self, count: int) -> tuple[str, ...]:
+        """What each of the last `count` tokens added to the text; an unfinished character comes with what completes it.
+
+        A stop id's token adds nothing. Empty without a codec.
+        """
+        text, first = self.text or "", len(self._ends) - count
+        places = [self._ends[first - 1] if first > 0 else 0, *self._ends[max(first, 0) :]]
+        return tuple(text[begin:end] for begin, end in pairwise(places))
+
     def new_text(self) -> str:
         """What may be shown since the last call; the possible beginning of a stop string is held back until the end."""
-        text = self.text or ""
-        end = len(text) if self.finish is not None else max(self._shown, certain_length(text, self._rules.strings))
-        shown, self._shown = self._shown, end
-        return text[shown:end]
+        return "".join(text for text, _ in self.new_pieces())
+
+    def new_pieces(self) -> list[tuple[str, int]]:
+        """`new_text` token by token: (text, which of `tokens` it comes from)."""
+        text, end = self.text or "", self._certain_end()
+        pieces = []
+        while self._shown < end:
+            piece = text[self._shown : min(self._ends[self._token], end)]
+            if piece:
+                pieces.append((piece, self._token))
+            self._shown += len(piece)
+            if self._shown >= self._ends[self._token]:
+                self._token += 1
+        return pieces
+
+    def _certain_end(self) -> int:
+        pen = self._detokenizer
+        if pen is None:
+            return 0
+        if self.finish is not None:
+            return len(pen.text[: self._text_end])
+        return max(self._shown, certain_length(pen.text, self._rules.strings, skipped=pen.skipped))

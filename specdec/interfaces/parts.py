@@ -24,6 +24,7 @@ from specdec.interfaces.declarations import (
 )
 from specdec.interfaces.proposals import Answer, Budget, DraftStart, Frontier, Proposal
 from specdec.interfaces.results import Committed, Scored, TargetFacts, Verdict
+from specdec.interfaces.text_codec import TextCodec
 from specdec.sampling.logits_warper import TargetProbs
 from specdec.sampling.rng import DraftRng, TargetRng
 from specdec.trees.draft_tree import DraftTree
@@ -40,7 +41,6 @@ __all__ = [
     "Target",
     "TargetFacts",
     "TargetState",
-    "TextCodec",
     "TreeBuilder",
     "Verifier",
 ]
@@ -99,7 +99,7 @@ class Target(ABC, Generic[OptionsT]):
 
     @property
     @abstractmethod
-    def codec(self) -> "TextCodec | None":
+    def codec(self) -> TextCodec | None:
         """Its tokenizer, where it has one."""
 
     @abstractmethod
@@ -142,26 +142,6 @@ class Target(ABC, Generic[OptionsT]):
     @abstractmethod
     def head(self, hidden: Tensor) -> Tensor:
         """[n, vocab] logits of post-norm hidden states, soft caps and scales included."""
-
-
-class TextCodec(ABC):
-    """Text to ids and back, and the chat template."""
-
-    @abstractmethod
-    def encode(self, text: str) -> list[int]:
-        """Ids of a raw text, with the special tokens that the tokenizer adds itself."""
-
-    @abstractmethod
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, special tokens left out."""
-
-    @abstractmethod
-    def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Ids of a conversation up to where the assistant answers. Raises TargetMismatch without a chat template."""
-
-    @abstractmethod
-    def vocabulary(self) -> Mapping[str, int]:
-        """Token string -> id."""
 
 
 class DraftSession(ABC):

@@ -175,7 +175,7 @@ class Generation:
 class TargetFacts:
     """vocab_size: columns of the logits. max_positions: the context; None: unbounded. stop_ids: of the generation config.
 
-    bitwise: whether a token's logits are the same bits however it is scored.
+    bitwise: whether a token's logits are the same bits however it is scored. revision: the commit of a hub repository.
     """
 
     vocab_size: int
@@ -189,3 +189,4 @@ class TargetFacts:
     max_tree_nodes: int | None = None
     trees: bool = True
     bitwise: bool = False
+    revision: str | None = None

@@ -72,6 +72,7 @@ def assemble(model: Any, settings: RunSettings, description: str) -> Assembled:
         description=f"{description}, bitwise at width {runtime.width}" if isinstance(runtime, BitwiseRuntime) else description,
         trees=runtime.limits.no_trees_because is None,
         bitwise=isinstance(runtime, BitwiseRuntime),
+        revision=getattr(model.config, "_commit_hash", None),
     )
     return Assembled(runtime, facts)
 

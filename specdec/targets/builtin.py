@@ -7,8 +7,9 @@ from pydantic import Field
 from torch import Tensor
 
 from specdec.interfaces.declarations import Features, TargetDeclaration
-from specdec.interfaces.parts import BuildTools, PartOptions, Prefilled, Target, TargetState, TextCodec
+from specdec.interfaces.parts import BuildTools, PartOptions, Prefilled, Target, TargetState
 from specdec.interfaces.results import Scored, TargetFacts
+from specdec.interfaces.text_codec import TextCodec
 from specdec.targets.assembly import BITWISE, Assembled, RunSettings, assemble
 from specdec.targets.capability import ATTENTION_KINDS
 from specdec.targets.fusing import FORWARD, ForwardKind
@@ -18,6 +19,11 @@ from specdec.targets.text_codec import TokenizerCodec
 from specdec.trees.draft_tree import DraftTree
 
 VOCAB_SIZE, NUM_LAYERS, MAX_POSITIONS, HIDDEN_SIZE = 49152, 30, 8192, 576
+
+
+def builtin_name() -> str:
+    """What the model and its file are called."""
+    return f"SmolLM2-135M-Instruct ({gguf_file().name})"
 
 
 class BuiltinOptions(PartOptions):
@@ -60,7 +66,7 @@ class BuiltinTarget(Target[BuiltinOptions]):
         model = load_model(folder, dtype=options.dtype, device=options.device, attention=options.attention)
         settings = RunSettings(options.prefill_chunk, options.max_context, options.probe, options.bitwise, options.forward)
         codec = TokenizerCodec(load_tokenizer(folder, revision=None, trust_remote_code=False))
-        return cls(assemble(model, settings, f"SmolLM2-135M-Instruct ({gguf_file().name})"), codec)
+        return cls(assemble(model, settings, builtin_name()), codec)
 
     @property
     def facts(self) -> TargetFacts:

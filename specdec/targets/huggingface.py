@@ -8,8 +8,9 @@ from torch import Tensor
 
 from specdec.interfaces.consent import MEANING
 from specdec.interfaces.declarations import Features, TargetDeclaration
-from specdec.interfaces.parts import BuildTools, PartOptions, Prefilled, Target, TargetState, TextCodec
+from specdec.interfaces.parts import BuildTools, PartOptions, Prefilled, Target, TargetState
 from specdec.interfaces.results import Scored, TargetFacts
+from specdec.interfaces.text_codec import TextCodec
 from specdec.targets.assembly import BITWISE, Assembled, RunSettings, assemble
 from specdec.targets.bitwise_loading import no_bitwise_because
 from specdec.targets.capability import declaration

@@ -1,6 +1,6 @@
 """A target whose probabilities are a table: tiny, exact, and able to do all that a real one does."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
@@ -10,9 +10,10 @@ from torch import Tensor
 
 from specdec.errors import NumericsError, SpecError, TargetMismatch
 from specdec.interfaces.declarations import Features, TargetDeclaration
-from specdec.interfaces.parts import BuildTools, Prefilled, Target, TargetState, TextCodec
+from specdec.interfaces.parts import BuildTools, Prefilled, Target, TargetState
 from specdec.interfaces.probability_table import ProbabilityTable, TableOptions
 from specdec.interfaces.results import Scored, TargetFacts
+from specdec.interfaces.text_codec import PLAIN_CHAT, ChatFormat, TextCodec
 from specdec.trees.draft_tree import DraftTree, TreeError, validate
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -171,7 +172,7 @@ class LetterCodec(TextCodec):
     def __init__(self, vocab_size: int) -> None:
         self._ids = {LETTERS[token]: token for token in range(vocab_size)}
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, opens: bool = True, escape_control_tokens: bool = False) -> list[int]:
         unknown = sorted(set(text) - set(self._ids))
         if unknown:
             raise SpecError(f"this model writes {''.join(self._ids)}; the text has {''.join(unknown)!r}")
@@ -180,7 +181,19 @@ class LetterCodec(TextCodec):
     def decode(self, ids: Sequence[int]) -> str:
         return "".join(LETTERS[token] for token in ids)
 
-    def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    @property
+    def special_tokens(self) -> Mapping[int, str]:
+        return {}
+
+    @property
+    def control_tokens(self) -> Collection[str]:
+        return ()
+
+    @property
+    def chat_template(self) -> str | None:
+        return None
+
+    def chat(self, messages: Sequence[Mapping[str, str]], chat_format: ChatFormat = PLAIN_CHAT) -> list[int]:
         raise TargetMismatch("target 'tabular' has no chat template: pass a plain text or ids")
 
     def vocabulary(self) -> Mapping[str, int]:

@@ -1,10 +1,15 @@
 """Text to ids and back by a transformers tokenizer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from specdec.errors import TargetMismatch
-from specdec.interfaces.parts import TextCodec
+from specdec.interfaces.text_codec import PLAIN_CHAT, ChatFormat, TextCodec
+from specdec.targets.chat_template import ChatTemplate
+
+PROBE = "a"
+"""A text that shows which tokens a tokenizer puts in front."""
 
 
 class TokenizerCodec(TextCodec):
@@ -12,21 +17,57 @@ class TokenizerCodec(TextCodec):
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
+        self._template = ChatTemplate(tokenizer)
 
-    def encode(self, text: str) -> list[int]:
-        return list(self._tokenizer(text)["input_ids"])
+    def encode(self, text: str, *, opens: bool = True, escape_control_tokens: bool = False) -> list[int]:
+        ids = self._bare(text, escape=escape_control_tokens)
+        opening = self._opening if opens else ()
+        return ids if tuple(ids[:1]) == opening[:1] else [*opening, *ids]
 
     def decode(self, ids: Sequence[int]) -> str:
-        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        kept = [token for token in ids if token not in self.special_tokens]
+        text: str = self._tokenizer.decode(kept, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text
 
-    def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        if self._tokenizer.chat_template is None:
-            raise TargetMismatch("this tokenizer has no chat template; give the prompt as text, or name an instruct model")
-        conversation = [dict(message) for message in messages]
-        encoded = self._tokenizer.apply_chat_template(conversation, add_generation_prompt=True, return_dict=True)
-        return list(encoded["input_ids"])
+    @cached_property
+    def special_tokens(self) -> Mapping[int, str]:
+        return special_tokens(self._tokenizer)
+
+    @cached_property
+    def control_tokens(self) -> Collection[str]:
+        template = self._template.text or ""
+        added = (token.content for token in getattr(self._tokenizer, "added_tokens_decoder", {}).values())
+        return frozenset({*self.special_tokens.values(), *(text for text in added if text.strip() and text in template)})
+
+    @property
+    def chat_template(self) -> str | None:
+        return self._template.text
+
+    def chat(self, messages: Sequence[Mapping[str, str]], chat_format: ChatFormat = PLAIN_CHAT) -> list[int]:
+        return list(self._template.apply(messages, chat_format, add_generation_prompt=True)["input_ids"])
 
     def vocabulary(self) -> Mapping[str, int]:
         vocabulary: dict[str, int] = self._tokenizer.get_vocab()
         return vocabulary
+
+    @cached_property
+    def _opening(self) -> tuple[int, ...]:
+        """What the tokenizer puts in front of a text."""
+        bare, whole = self._bare(PROBE), list(self._tokenizer(PROBE)["input_ids"])
+        places = [at for at in range(len(whole)) if whole[at : at + len(bare)] == bare]
+        return tuple(whole[: places[0]]) if places else ()
+
+    def _bare(self, text: str, *, escape: bool = False) -> list[int]:
+        options = {"split_special_tokens": True} if escape else {}
+        ids = list(self._tokenizer(text, add_special_tokens=False, **options)["input_ids"])
+        if escape and (left := [self.special_tokens[token] for token in ids if token in self.special_tokens]):
+            raise TargetMismatch(f"this tokenizer cannot write {left[0]!r} as ordinary text; control_tokens: refuse would work")
+        return ids
+
+
+def special_tokens(tokenizer: Any) -> dict[int, str]:
+    """Id -> text of the tokens that are no part of what is said."""
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    special = {token: one.content for token, one in added.items() if one.special}
+    rest = [token for token in tokenizer.all_special_ids if token not in special]
+    return {**special, **dict(zip(rest, tokenizer.convert_ids_to_tokens(rest), strict=True))}

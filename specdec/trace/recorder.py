@@ -5,8 +5,7 @@ from typing import Any
 
 from specdec.decoding.callbacks import StepInfo
 from specdec.decoding.decoder import Decoder
-from specdec.decoding.detokenizer import Detokenizer
-from specdec.interfaces.parts import TextCodec
+from specdec.decoding.detokenizer import token_text
 from specdec.interfaces.results import Generation
 from specdec.trace.files import TraceFile
 from specdec.trace.steps import TraceEnd, TraceHeader, TraceStep, drawn_q, ending_of, visited_p
@@ -18,9 +17,6 @@ class Recorder:
     def __init__(self, file: TraceFile, decoder: Decoder, prompt: Sequence[int], spec: Mapping[str, Any], seed: int) -> None:
         self._file = file
         self._codec = decoder.target.codec
-        self._pen = None if self._codec is None else Detokenizer(self._codec)
-        self._written = 0
-        self._begun = False
         file.begin(
             TraceHeader(
                 strategy=decoder.name,
@@ -37,9 +33,6 @@ class Recorder:
     def step_callback(self, info: StepInfo) -> None:
         """Write down one step."""
         tree, verdict, record = info.tree, info.verdict, info.record
-        if not self._begun:
-            self._text_of(tree.tokens[0])
-            self._begun = True
         last = verdict.path[-1] if verdict.path else 0
         self._file.step(
             TraceStep(
@@ -58,7 +51,7 @@ class Recorder:
                 next_p=info.target_probs.row(last).prob(verdict.next_token),
                 ending=ending_of(info),
                 emitted=record.emitted,
-                emitted_texts=tuple(self._text_of(token) for token in record.emitted),
+                emitted_texts=info.texts or tuple(f"{token} " for token in record.emitted),
                 seconds=dict(record.seconds),
                 fallbacks=record.fallbacks,
             )
@@ -76,19 +69,6 @@ class Recorder:
                 prefill_seconds=generation.prefill_seconds,
             )
         )
-
-    def _text_of(self, token: int) -> str:
-        """What an emitted token adds to the text; an unfinished character comes with the token that completes it."""
-        if self._pen is None:
-            return f"{token} "
-        self._pen.push(token)
-        new, self._written = self._pen.text[self._written :], len(self._pen.text)
-        return new
-
-
-def token_text(codec: TextCodec | None, token: int) -> str:
-    """A token by itself; its id where there is no tokenizer, or where it has no text."""
-    return (codec.decode([token]) if codec is not None else "") or f"‹{token}›"
 
 
 def drafter_names(part: Mapping[str, Any]) -> tuple[str, ...]:

@@ -11,7 +11,8 @@ from specdec.decoding.decoder import Decoder
 from specdec.decoding.drafting import Declared
 from specdec.errors import SpecError
 from specdec.interfaces.declarations import BuilderDeclaration, DrafterDeclaration
-from specdec.interfaces.parts import TextCodec, TreeBuilder
+from specdec.interfaces.parts import TreeBuilder
+from specdec.interfaces.text_codec import TextCodec
 from specdec.performance.acceptance_profile import DIGITS, AcceptanceProfile, counts, encoded
 from specdec.sampling.keyed_noise import request_key
 from specdec.tree_search.acceptance_probe import Listener, Offers, Probe, StepCounts, Trials

@@ -3,9 +3,11 @@
 import json
 
 import pytest
+from tiny_tokenizers import bytes_tokenizer
 from typer.testing import CliRunner
 
 from specdec.cli.application import app
+from specdec.targets.text_codec import TokenizerCodec
 
 TEXT = "The quick brown fox jumps over the lazy dog, and the lazy dog does not mind at all."
 
@@ -42,6 +44,26 @@ def test_a_spec_that_names_no_such_file_is_refused_with_its_line(tmp_path, name,
     result = run("check", tmp_path / "s.yaml")
     assert result.exit_code == 2
     assert f"s.yaml:4: drafter.datastore: {name}: {words}" in result.stderr
+
+
+def test_an_answer_in_a_store_or_behind_its_question_has_no_tokens_that_the_tokenizer_adds(
+    compose, table, watched, chain_of, tmp_path, monkeypatch
+):
+    codec = TokenizerCodec(bytes_tokenizer(adds="<s> $A </s>"))
+    target = watched(table(262), codec)
+    monkeypatch.setattr("specdec.cli.datastore.load", lambda *given, **named: compose(target, chain_of(2)))
+    read = []
+    monkeypatch.setattr("specdec.cli.datastore._enter", lambda tables, model, ids, **named: read.append(ids) or len(ids))
+    (tmp_path / "hello.txt").write_text("hello")
+    stored = run("datastore", "build", tmp_path / "hello.txt", "-o", tmp_path / "hello.store")
+    assert "1 texts, 5 tokens" in stored.stdout
+    asked = {"question": "hi", "answer": "ok"}
+    (tmp_path / "hi.jsonl").write_text(json.dumps(asked) + "\n")
+    run("datastore", "successors", tmp_path / "hi.jsonl", tmp_path / "hello.txt", "-o", tmp_path / "hi.tables")
+    assert read == [
+        codec.encode("<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nok", opens=False),
+        codec.encode("<s>hello", opens=False),
+    ]
 
 
 @pytest.mark.slow

@@ -54,6 +54,22 @@ def test_the_streamed_text_is_the_generated_one_and_the_last_line_sums_up(letter
     assert lines[1].endswith("greedy, up to ties")
 
 
+def test_the_streamed_text_ends_before_a_stop_token_as_the_generated_one_does(letters):
+    ends = ["--set", "target.stop_ids=[2]", "--set", "sampling.temperature=1", "--seed", "1", "--max-new-tokens", "60"]
+    facts = report(letters, "abab", *ends)
+    assert facts["stopped_by"] == facts["tokens"][-1] == 2
+    assert run(letters, "abab", *ends).stdout.splitlines()[0] == facts["text"]
+    assert len(facts["text"]) == len(facts["tokens"]) - 1
+
+
+def test_arguments_of_a_chat_template_need_one(letters):
+    result = run(letters, "abab", "--template-arg", "enable_thinking=false")
+    assert result.exit_code == 2
+    assert "no chat template" in result.stderr
+    assert "expected KEY=VALUE" in run(letters, "abab", "--template-arg", "enable_thinking").stderr
+    assert "expected allow, refuse, escape" in run(letters, "abab", "--control-tokens", "maybe").stderr
+
+
 def test_accepted_draft_tokens_are_coloured_and_no_others(letters):
     facts = report(letters, "abab", "--max-new-tokens", "20")
     accepted = facts["draft_acceptance_rate"] is not None and round((facts["tau"] - 1) * facts["target_forwards"])

@@ -2,24 +2,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.decoding.detokenizer import Detokenizer, certain_length, find_stop
+from specdec.decoding.detokenizer import Detokenizer, certain_length, find_stop, text_of, token_text
 from specdec.decoding.stopping import Emitted, StopRules
-from specdec.interfaces.parts import TextCodec
+from specdec.interfaces.text_codec import TextCodec
 
 
 class ByteCodec(TextCodec):
     """Ids are bytes, and from 256 on pairs of letters, so that characters split over tokens and tokens over characters."""
 
+    special_tokens = {}
+    control_tokens = ()
+    chat_template = None
+
     pairs = ("ab", "ba", "xaby", "é!")
 
-    def encode(self, text):
+    def encode(self, text, **options):
         return list(text.encode())
 
     def decode(self, ids):
         raw = b"".join(bytes([i]) if i < 256 else self.pairs[i - 256].encode() for i in ids)
         return raw.decode(errors="replace")
 
-    def chat(self, messages):
+    def chat(self, messages, chat_format=None):
         return self.encode("".join(turn["content"] for turn in messages))
 
     def vocabulary(self):
@@ -134,3 +138,102 @@ def test_the_text_of_a_stop_id_is_not_part_of_the_answer():
     out.push([97, 10, 98])
     assert out.tokens == [97, 10]
     assert out.text == "a"
+
+
+class MarkedCodec(ByteCodec):
+    """Bytes, and two special tokens."""
+
+    special_tokens = {300: "<think>", 301: "<|end|>"}
+
+    def decode(self, ids):
+        return super().decode([token for token in ids if token not in self.special_tokens])
+
+
+class SpacedCodec(MarkedCodec):
+    """As SentencePiece: the first token of a text loses the space that it begins with."""
+
+    def decode(self, ids):
+        return super().decode(ids).removeprefix(" ")
+
+
+MARKED, SPACED = MarkedCodec(), SpacedCodec()
+THINK, END = 300, 301
+marked_tokens = st.lists(st.one_of(st.sampled_from([THINK, END]), st.sampled_from(list("ab xé€".encode()))), max_size=24)
+
+
+@given(marked_tokens)
+def test_a_stream_is_the_decoded_whole_with_special_tokens_left_out_wherever_they_stand(tokens):
+    assert text_of(MARKED, tokens, skip_special_tokens=True) == MARKED.decode(tokens)
+    assert text_of(SPACED, tokens, skip_special_tokens=True) == SPACED.decode(tokens)
+
+
+@given(st.lists(st.one_of(st.sampled_from([THINK, END]), st.sampled_from(list(b"ab x"))), max_size=24))
+def test_a_text_with_its_special_tokens_has_each_where_it_was_said(tokens):
+    expected = "".join(MARKED.special_tokens.get(token) or chr(token) for token in tokens)
+    assert text_of(MARKED, tokens) == expected
+
+
+def test_a_space_behind_a_special_token_is_kept():
+    assert text_of(SPACED, [97, THINK, 32, 98]) == "a<think> b"
+    assert text_of(SPACED, [97, THINK, 32, 98], skip_special_tokens=True) == "a b"
+
+
+def test_a_token_by_itself_has_its_own_text_or_its_id():
+    assert [token_text(MARKED, token) for token in (97, THINK)] == ["a", "<think>"]
+    assert token_text(None, 5) == "‹5›"
+
+
+@pytest.mark.parametrize("skip", [True, False])
+@pytest.mark.parametrize(
+    ("said", "stop", "text", "full"),
+    [
+        ([97, END, 98], "<|end|>", "a", "a"),
+        ([97, THINK, 98, END, 99], "b<|end|>", "a", "a<think>"),
+        ([97, END, 98, 99], "<|end|>b", "a", "a"),
+        ([END], "<|end|>", "", ""),
+        ([97, THINK, END, 98], "<|end|>", "a", "a<think>"),
+        ([97, THINK, 98, 99], "b", "a", "a<think>"),
+    ],
+)
+def test_a_stop_string_with_a_special_token_in_it_stops_whether_the_text_shows_it_or_not(said, stop, text, full, skip):
+    out = Emitted(StopRules(9, strings=(stop,)), MARKED, skip_special_tokens=skip)
+    shown = ""
+    for token in said:
+        if out.finish is None:
+            out.push([token])
+            shown += out.new_text()
+    assert out.finish is not None
+    assert out.finish.cause == stop
+    assert out.text == shown == (text if skip else full)
+
+
+def test_a_stop_string_is_not_found_in_part_of_a_special_token_that_the_text_leaves_out():
+    for stop in ("think", "<", "a<"):
+        out = Emitted(StopRules(4, strings=(stop,)), MARKED)
+        out.push([97, THINK, 98, 99])
+        assert (out.finish.reason, out.text) == ("length", "abc")
+
+
+@given(marked_tokens, st.lists(st.sampled_from(["ab", "b<think>", "<|end|>", "x<|end|>a", "é€"]), max_size=2), st.booleans())
+def test_with_special_tokens_too_the_grouping_of_tokens_changes_nothing(tokens, stops, skip):
+    def run(size):
+        out, shown, pieces = Emitted(StopRules(40, strings=tuple(stops)), MARKED, skip_special_tokens=skip), "", []
+        for at in range(0, len(tokens), size):
+            if out.finish is None:
+                taken = out.push(tokens[at : at + size])
+                shown += out.new_text()
+                pieces += out.token_texts(taken)
+        return out.tokens, out.text, out.finish, shown if out.finish else None, "".join(pieces) if out.finish else None
+
+    assert run(1) == run(3) == run(30)
+    _, text, finish, shown, pieces = run(1)
+    assert finish is None or text == shown == pieces
+
+
+def test_pieces_of_the_text_name_the_token_that_they_come_from():
+    out = Emitted(StopRules(9, ids=frozenset({10}), strings=("bcx",)), MARKED)
+    out.push([97, 98, 99])
+    assert out.new_pieces() == [("a", 0)]
+    out.push([97, THINK, *"é".encode(), 10])
+    assert out.new_pieces() == [("b", 1), ("c", 2), ("a", 3), ("é", 6)]
+    assert out.token_texts(5) == ("a", "", "", "é", "")

@@ -27,6 +27,16 @@ WRONG = {
     "stop as ids": ({"stop": [3]}, "stop: got 3; .* single ids belong in stop_ids"),
     "stop None": ({"stop": None}, "stop: got None"),
     "stop empty text": ({"stop": ["a", ""]}, "stop: got ''; .* none of them empty"),
+    "stop of bytes": ({"stop": [b"x"]}, r"stop: got b'x'; expected texts or id sequences"),
+    "stop as bytes": ({"stop": b"x"}, "stop: got b'x'; expected a list"),
+    "stop_ids as bytes": ({"stop_ids": b"x"}, "stop_ids: got b'x'; expected a list"),
+    "seed as bytes": ({"seed": b"x"}, "seed: got b'x'"),
+    "template arguments as a list": ({"chat_template_kwargs": ["a"]}, r"chat_template_kwargs: got \['a'\]; expected a mapping"),
+    "template arguments for ids": ({"chat_template_kwargs": {"a": 1}}, "chat_template_kwargs: the prompt is no conversation"),
+    "continuing ids": ({"continue_final_message": True}, "continue_final_message: the prompt is no conversation"),
+    "continuing as text": ({"continue_final_message": "yes"}, "continue_final_message: got 'yes'; expected True or False"),
+    "special tokens as a number": ({"skip_special_tokens": 1}, "skip_special_tokens: got 1; expected True or False"),
+    "control tokens of its own": ({"control_tokens": "no"}, "control_tokens: got 'no'; expected allow, refuse, escape"),
     "stop empty sequence": ({"stop": [()]}, r"stop: got \(\)"),
     "stop of fractions": ({"stop": [(1.5,)]}, r"stop: got \(1.5,\)"),
     "stop outside the vocabulary": ({"stop": [(1, 99)]}, "token 99 is outside the target's vocabulary of 8"),
@@ -48,7 +58,7 @@ WRONG = {
     "half a character to stop at": ({"stop": ["a\ud800"]}, "stop: the character '.ud800' at 1 is half a pair"),
     "ignore_eos as text": ({"ignore_eos": "no"}, "ignore_eos: got 'no'; expected True or False"),
     "bias outside the vocabulary": ({"sampling": SamplingParams(logit_bias={8: 1.0})}, "token 8 is outside"),
-    "unknown option": ({"max_tokens": 3}, "unknown option 'max_tokens'; known are ignore_eos, logprobs, max_new_tokens"),
+    "unknown option": ({"max_tokens": 3}, "unknown option 'max_tokens'; known are .*ignore_eos, logprobs, max_new_tokens"),
     "temperature of its own": ({"temperature": 1.0}, "unknown option 'temperature'; .* sampling"),
     "too few seeds": ({"seed": [1, 2]}, "seed: got 2 seeds for 1 prompts"),
 }
@@ -64,6 +74,9 @@ PROMPTS = {
     "one text": ("abc", "prompts: got str; expected a list"),
     "one id list": ([1, 2], r"prompts: got one prompt; expected a list of prompts, such as \[prompt\]"),
     "one conversation": ([{"role": "user", "content": "a"}], "prompts: got one prompt"),
+    "bytes": (b"ab", "prompts: got bytes; expected a list"),
+    "a prompt of bytes": ([b"hi"], "prompt: got bytes; expected a text, a list of ids or a conversation"),
+    "a prompt of changing bytes": ([bytearray(b"hi")], "prompt: got bytearray"),
     "one request": (Request((1,)), "prompts: got Request; expected a list"),
     "None": (None, "prompts: got NoneType"),
     "no ids": ([[]], "the prompt is empty"),
@@ -92,10 +105,20 @@ def test_a_wrong_prompt_is_refused_with_what_was_got_and_what_is_expected(compos
         compose(table(8), chain_of(2)).generate(prompts)
 
 
-def test_one_wrong_request_among_others_is_refused_before_anything_runs(compose, table, chain_of, watched):
-    target = watched(table(8))
-    with pytest.raises(SpecError, match="token 99"):
-        compose(target, chain_of(2)).generate([[1], [2, 99], [3]])
+def test_one_wrong_request_among_others_is_refused_by_its_place_before_anything_runs(compose, table, chain_of, watched):
+    target = watched(table(8, max_positions=4))
+    decoder = compose(target, chain_of(2))
+    for prompts, options, message in (
+        ([[1], [2, 99], [3]], {}, r"prompts\[1\]: token 99 is outside"),
+        ([[1], [3], [1] * 5], {}, r"prompts\[2\]: the prompt has 5 tokens; the target's context holds 4"),
+        ([[1], []], {}, r"prompts\[1\]: the prompt is empty"),
+        (["a", [{"role": "usr", "content": "a"}]], {}, r"prompts\[1\]: turn 0: role 'usr' is not known"),
+        (["a", 3], {}, r"prompts\[1\]: got int; expected a text"),
+        ([[1], [2]], {"seed": [1, -1]}, r"prompts\[1\]: seed: got -1"),
+        ([[1], [2]], {"logprobs": 9}, r"prompts\[0\]: logprobs: 9 asked for"),
+    ):
+        with pytest.raises(SpecError, match=message):
+            decoder.generate(prompts, **options)
     assert target.prefills == []
 
 
@@ -189,7 +212,7 @@ def test_every_key_is_a_seed(table):
 
 def test_a_template_that_refuses_a_conversation_is_a_fault_of_the_prompt(compose, table, chain_of, watched):
     class Strict(type(table(8).codec)):
-        def chat(self, messages):
+        def chat(self, messages, chat_format=None):
             raise ZeroDivisionError("roles must alternate")
 
     decoder = compose(watched(table(8), Strict(8)), chain_of(2))

@@ -10,16 +10,20 @@ from specdec.targets.tabular import TabularTargetOptions
 class Words(TextCodec):
     """A tokenizer of which only the vocabulary matters."""
 
+    special_tokens = {}
+    control_tokens = ()
+    chat_template = None
+
     def __init__(self, texts):
         self._ids = {text: token for token, text in enumerate(texts)}
 
-    def encode(self, text):
+    def encode(self, text, **options):
         return [self._ids[text]]
 
     def decode(self, ids):
         return ""
 
-    def chat(self, messages):
+    def chat(self, messages, chat_format=None):
         return []
 
     def vocabulary(self):

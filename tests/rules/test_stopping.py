@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from specdec.decoding.stopping import Emitted, StopRules
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.errors import SpecError
-from specdec.interfaces.parts import TextCodec
+from specdec.interfaces.text_codec import TextCodec
 from specdec.sampling.params import SamplingParams
 from specdec.targets.tabular import LetterCodec
 
@@ -103,13 +103,17 @@ def test_of_two_stop_strings_the_earlier_match_in_the_text_wins(check, counter, 
 class PairCodec(TextCodec):
     """Every token is two letters: token 1 is 'bc', token 2 is 'cd' and so on."""
 
-    def encode(self, text):
+    special_tokens = {}
+    control_tokens = ()
+    chat_template = None
+
+    def encode(self, text, **options):
         return [LETTERS.encode(letter)[0] for letter in text[::2]]
 
     def decode(self, ids):
         return "".join("abcdefghijklmnop"[i : i + 2] for i in ids)
 
-    def chat(self, messages):
+    def chat(self, messages, chat_format=None):
         raise NotImplementedError
 
     def vocabulary(self):

@@ -63,16 +63,20 @@ def test_a_drafter_of_more_tokens_never_proposes_one_that_the_target_lacks(compo
 class Words(TextCodec):
     """A tokenizer that is only its vocabulary."""
 
+    special_tokens = {}
+    control_tokens = ()
+    chat_template = None
+
     def __init__(self, *words):
         self._ids = {word: token for token, word in enumerate(words)}
 
-    def encode(self, text):
+    def encode(self, text, **options):
         return [self._ids[word] for word in text.split()]
 
     def decode(self, ids):
         return " ".join(list(self._ids)[token] for token in ids)
 
-    def chat(self, messages):
+    def chat(self, messages, chat_format=None):
         raise NotImplementedError
 
     def vocabulary(self):

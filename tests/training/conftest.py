@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import save_file
 
 from specdec.heads.config import HeadConfig, Inputs
-from specdec.interfaces.parts import TextCodec
+from specdec.interfaces.text_codec import TextCodec
 from specdec.training.dataset import Batch, FeatureSet
 from specdec.training.initialization import fresh_head
 from specdec.training.loop import Trainer
@@ -30,16 +30,20 @@ def sizes(**changes) -> HeadConfig:
 class Digits(TextCodec):
     """Text is digits with spaces; a conversation is its words, each message after `opening`."""
 
+    special_tokens = {}
+    control_tokens = ()
+    chat_template = None
+
     def __init__(self, opening=()):
         self.opening = list(opening)
 
-    def encode(self, text):
+    def encode(self, text, **options):
         return [int(word) for word in text.split()]
 
     def decode(self, ids):
         return " ".join(str(token) for token in ids)
 
-    def chat(self, messages):
+    def chat(self, messages, chat_format=None):
         return [token for message in messages for token in [*self.opening, *self.encode(message["content"])]]
 
     def vocabulary(self):

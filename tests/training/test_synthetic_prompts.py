@@ -23,7 +23,7 @@ def asking(compose, table, watched, chain_of, digits):
     """A decoder whose target writes 1 before what users say, and 0 behind it."""
 
     class Asking(digits):
-        def chat(self, messages):
+        def chat(self, messages, chat_format=None):
             return [1, *(ord(letter) % 8 for letter in messages[0]["content"]), 0]
 
         def decode(self, ids):
