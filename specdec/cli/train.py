@@ -3,6 +3,7 @@
 What they need is imported when they are called, so that other commands start without it.
 """
 
+import textwrap
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,9 +11,12 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from specdec.cli.output_files import keep_inputs
-from specdec.cli.terminal import Settings, TargetModel, TrustRemoteCode, guarded
+from specdec.cli.terminal import Settings, TargetModel, TemplateArguments, TrustRemoteCode, fail, guarded, template_arguments
 from specdec.compose import load
 from specdec.errors import SpecError
+
+SHOWN_TURNS = 3
+"""Turns left out that are shown one by one."""
 
 Decoding = Annotated[str, typer.Option("--strategy", help="How to decode; a faster strategy gives the same answers.")]
 
@@ -63,6 +67,10 @@ def _line(record: dict[str, Any]) -> str | None:
         missing = record["features_missing"]
         time = "" if missing["seconds"] is None else f", about {missing['seconds'] / 60:.0f} minutes"
         return f"features still to be computed: {missing['tokens']:,} tokens, {missing['gigabytes']:.2f} GB{time}"
+    if "left_out" in record:
+        turns = [turn for source in record["left_out"].values() for turn in source]
+        more = [f"... and {len(turns) - SHOWN_TURNS} more, by name in log.jsonl"] if len(turns) > SHOWN_TURNS else []
+        return "\n".join([f"{len(turns)} turns of the assistant are left out:", *turns[:SHOWN_TURNS], *more])
     if "covered" in record:
         return "draft vocabulary covers " + ", ".join(f"{share:.1%} of {name}" for name, share in record["covered"].items())
     if "tau" in record:
@@ -82,12 +90,13 @@ def answer(
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Of an answer.")] = 256,
     batch: Annotated[int, typer.Option(min=1, help="Questions at once.")] = 32,
     seed: Annotated[int, typer.Option(min=0)] = 0,
+    template_arg: TemplateArguments = None,
 ) -> None:
-    """Prints progress after each batch."""
+    """Prints progress after each batch; a question that cannot be asked is skipped and named."""
     from specdec.files.validation import faults
     from specdec.sampling.params import SamplingParams
     from specdec.training.conversations import read_messages
-    from specdec.training.distill import DistillPlan, distill, questions_of
+    from specdec.training.distill import DistillPlan, Skipped, distill, questions_of
 
     for fault in faults(SamplingParams, {"temperature": temperature}).values():
         raise SpecError(f"--temperature: {fault}")
@@ -96,11 +105,20 @@ def answer(
     if not asked:
         raise SpecError(f"{questions}: no questions in it")
     decoder = load(strategy, target=target, trust_remote_code=trust)
-    plan = DistillPlan(max_new_tokens=max_new_tokens, temperature=temperature, batch=batch, seed=seed)
-    done = 0
-    for done in distill(decoder, asked, plan, output):
+    arguments = template_arguments(template_arg)
+    plan = DistillPlan(max_new_tokens, temperature, batch, seed, arguments)
+    done, skipped = 0, []
+
+    def skip(question: Skipped) -> None:
+        skipped.append(question)
+        words = textwrap.shorten(asked[question.number][-1]["content"], 60, placeholder=" ...")
+        fail(f"question {question.number + 1} ({words!r}) is skipped: {question.reason}")
+
+    for done in distill(decoder, asked, plan, output, skip):
         typer.echo(f"{done} of {len(asked)}")
-    if not done:
+    if skipped:
+        typer.echo(f"{len(skipped)} of {len(asked)} questions were skipped")
+    elif not done:
         typer.echo(f"{output} has all {len(asked)} answers already")
 
 

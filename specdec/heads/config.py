@@ -33,6 +33,16 @@ class Inputs(StrEnum):
         return self is not Inputs.FEATURE_AND_UNSHIFTED_TOKEN
 
 
+class TrainedWith(BaseModel):
+    """What a head was trained with: with something else it drafts worse, and nobody would know why."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    target: Annotated[str, Field(description="the target's folder, hub id or name")]
+    revision: Annotated[str | None, Field(description="commit of the target's repository, where it is known")] = None
+    chat_template: Annotated[str | None, Field(description="hash of the chat template of its conversations")] = None
+
+
 class HeadConfig(BaseModel):
     """Sizes and rules of a head. `layers` empty: EAGLE-1/2, on post-norm features; else EAGLE-3, on these layers' inputs."""
 
@@ -67,6 +77,8 @@ class HeadConfig(BaseModel):
         False
     )
     own_lm_head: Annotated[bool, Field(description="the LM head is the head's own, not rows of the target's")] = False
+
+    trained_with: Annotated[TrainedWith | None, Field(description="null: not known")] = None
 
     @property
     def kind(self) -> Literal["eagle", "eagle3"]:

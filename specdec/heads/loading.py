@@ -1,14 +1,15 @@
 """From the options of a drafter to a head that is ready for a target."""
 
+import warnings
 from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
 
-from specdec.errors import CheckpointError, TargetMismatch
+from specdec.errors import CheckpointError, SpecdecWarning, TargetMismatch
 from specdec.heads.checkpoint_path import locate_head
-from specdec.heads.config import HeadConfig
+from specdec.heads.config import HeadConfig, TrainedWith
 from specdec.heads.formats.checkpoint import HeadCheckpoint, read_head
 from specdec.heads.formats.published import fuses_layers, read_head_config
 from specdec.heads.fused_head import FusedHead
@@ -16,6 +17,7 @@ from specdec.heads.session import DraftingHead
 from specdec.heads.shared_weights import embeddings, lm_head_of
 from specdec.interfaces.compatibility import size_fault
 from specdec.interfaces.parts import PartOptions, Target
+from specdec.interfaces.target_identity import same_target, target_name, template_hash
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
@@ -57,6 +59,7 @@ def load_head(options: HeadOptions, kind: Kind, target: Target | None, layers: t
     dtype = target.facts.dtype if options.dtype is None else DTYPES[options.dtype]
     device = target.facts.device if options.device is None else _device(options.device)
     checkpoint = read_head(folder, layers=layers, dtype=dtype, device=device)
+    warn_of_others(checkpoint.config.trained_with, target, folder)
     return ready(checkpoint, target, dtype=dtype, device=device, folder=folder)
 
 
@@ -74,6 +77,24 @@ def ready(
         device=device,
         name="the head" if folder is None else f"the head in {folder}",
     )
+
+
+def warn_of_others(trained_with: TrainedWith | None, target: Target, folder: Path) -> None:
+    """A SpecdecWarning for a head that was trained with another target, revision or chat template; both are named."""
+    if trained_with is None:
+        return
+    facts, codec = target.facts, target.codec
+    name = target_name(facts.description)
+    moved = Path(name).name == Path(trained_with.target).name
+    pairs = [
+        ("target", trained_with.target, trained_with.target if moved or same_target(trained_with.target, name) else name),
+        ("revision", trained_with.revision, facts.revision),
+        ("chat template", trained_with.chat_template, template_hash(None if codec is None else codec.chat_template)),
+    ]
+    others = [f"{what} {old}, not {new}" for what, old, new in pairs if None not in (old, new) and old != new]
+    if others:
+        message = f"the head in {folder} was trained with {', and with '.join(others)}: fewer of its drafts may be accepted"
+        warnings.warn(message, SpecdecWarning, stacklevel=2)
 
 
 def check_fit(config: HeadConfig, target: Target) -> None:

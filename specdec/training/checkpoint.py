@@ -9,16 +9,22 @@ from pydantic import ValidationError
 
 from specdec.errors import CheckpointError, SpecError
 from specdec.files.paths import exists, is_file
-from specdec.heads.config import HeadConfig
+from specdec.heads.config import HeadConfig, TrainedWith
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
 from specdec.heads.formats.checkpoint import read_head
+from specdec.interfaces.target_identity import same_target
 from specdec.training.loop import Trainer
 from specdec.training.spec import TrainingSpec
-from specdec.training.target_identity import same_target
 
-FIXED = ("seed", "tokens_per_batch")
+FIXED = ("seed", "tokens_per_batch", "data_seed")
 """Beside target, head and optimiser: with others, the weights and their place in the data would mean something else."""
+
+FIXED_DATA = ("held_out_share", "held_out_at_most", "tokens_per_shard", "validate_on", "chat_template_kwargs")
+"""What says which conversations are learnt from and which are held out: with others, features would be written over."""
+
+FIXED_SOURCE = ("max_tokens", "temperature")
+"""The same of one source."""
 
 KEPT = ("head", "optimizers", "counters", "epoch_shards", "draft_ids")
 """What every checkpoint holds."""
@@ -89,7 +95,7 @@ def _check_best(folder: Path, state: dict[str, Any], config: HeadConfig) -> None
     if not isinstance(counters, dict) or not counters.get("best_tau"):
         return
     if not exists(folder / "model.safetensors"):
-        counters["best_tau"] = 0.0
+        counters |= {"best_tau": 0.0, "validated_step": None}
         return
     remedy = f"delete {folder} to keep the best head from here on, or give another output folder"
     try:
@@ -105,6 +111,25 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(lines[:2])}"
 
 
+def check_template(spec: TrainingSpec, before: TrainedWith | None, now: TrainedWith) -> None:
+    """Raise SpecError for a run whose conversations were rendered by another chat template."""
+    if before is not None and before.chat_template != now.chat_template:
+        raise SpecError(
+            f"{spec.output / 'checkpoint.pt'} is of another run: the target's chat template was {before.chat_template}, is "
+            f"{now.chat_template}; another output folder would work"
+        )
+
+
+def _data_pairs(before: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """(key, before, now) of what may not change in the data; a key that an older run did not know was at its default."""
+    before = {"chat_template_kwargs": {}, **before}
+    pairs = [(f"data.{key}", before.get(key, now[key]), now[key]) for key in FIXED_DATA]
+    for name, source in now["sources"].items():
+        old = before["sources"].get(name, source)
+        pairs += [(f"data.sources.{name}.{key}", old.get(key, source[key]), source[key]) for key in FIXED_SOURCE]
+    return pairs
+
+
 def _check_same(path: Path, spec: TrainingSpec, before: dict[str, Any]) -> None:
     now = spec.model_dump(mode="json")
     if not now["head"]["layers"]:
@@ -113,7 +138,8 @@ def _check_same(path: Path, spec: TrainingSpec, before: dict[str, Any]) -> None:
     pairs = [
         *((f"target.{key}", *(target[key] for target in targets)) for key in ("use", "revision")),
         *((f"head.{key}", before["head"].get(key), value) for key, value in now["head"].items()),
-        *((key, before[key], now[key]) for key in FIXED),
+        *((key, before.get(key, now[key]), now[key]) for key in FIXED),
+        *_data_pairs(before["data"], now["data"]),
         ("optimizer.use", before["optimizer"]["use"], now["optimizer"]["use"]),
     ]
     changed = [f"{key} was {old}, is {new}" for key, old, new in pairs if old != new]

@@ -2,13 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from specdec.decoding.prompts import check_turn
 from specdec.errors import SpecError
+from specdec.training.loss_mask import LossMask
 
 Messages = list[dict[str, str]]
 
@@ -17,11 +18,20 @@ EXPECTED = "expected 'messages', or 'question' and 'answer'"
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """token_ids, and for each whether the assistant said it (end-of-turn token included). key: hash of the user's words."""
+    """token_ids, and for each whether the assistant said it (end-of-turn token included).
+
+    key: hash of the user's words. left_out: turns of the assistant that could not be told: (number of the message, why).
+    """
 
     token_ids: tuple[int, ...]
     spoken: tuple[bool, ...]
     key: str
+    left_out: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def teaches_nothing(self) -> bool:
+        """Whether no turn of the assistant could be told."""
+        return bool(self.left_out) and not any(self.spoken)
 
     @property
     def judged(self) -> tuple[bool, ...]:
@@ -37,8 +47,17 @@ def read_messages(path: Path, *, temperature: float | None = None, answered: boo
     return (messages for _, messages in numbered_messages(path, temperature=temperature, answered=answered))
 
 
-def numbered_messages(path: Path, *, temperature: float | None = None, answered: bool = True) -> Iterator[tuple[str, Messages]]:
-    """As `read_messages`, each with where it stands (`FILE:LINE`)."""
+def numbered_messages(
+    path: Path,
+    *,
+    temperature: float | None = None,
+    answered: bool = True,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+) -> Iterator[tuple[str, Messages]]:
+    """As `read_messages`, each with where it stands (`FILE:LINE`).
+
+    chat_template_kwargs: what the answers are to be rendered with; a line that names others is an error.
+    """
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -49,26 +68,25 @@ def numbered_messages(path: Path, *, temperature: float | None = None, answered:
         where = f"{path}:{number}"
         record = _record(line, where)
         if temperature is None or record.get("temperature") == temperature:
+            used = record.get("chat_template_kwargs", chat_template_kwargs)
+            if chat_template_kwargs is not None and used != chat_template_kwargs:
+                raise SpecError(
+                    f"{where}: was answered with chat_template_kwargs {used}, and data.chat_template_kwargs is "
+                    f"{dict(chat_template_kwargs)}; they must be the same"
+                )
             yield where, _messages(record, where, answered=answered)
 
 
-def encode(messages: Messages, tokenizer: Any, max_tokens: int) -> Conversation:
+def encode(messages: Messages, mask: LossMask, max_tokens: int) -> Conversation:
     """Token ids by the chat template, cut to `max_tokens`.
 
-    Raises SpecError where the template is not a prefix code (so that no mask can be determined) or the mask is empty.
+    Raises SpecError for a conversation without an assistant, and for one that the template refuses.
     """
-    token_ids = _render(tokenizer, messages, generation_prompt=False)
-    spoken = [False] * len(token_ids)
-    for turn, message in enumerate(messages):
-        if message["role"] != "assistant":
-            continue
-        start = _prefix_length(tokenizer, messages[:turn], token_ids, generation_prompt=True)
-        end = _prefix_length(tokenizer, messages[: turn + 1], token_ids, generation_prompt=False)
-        end = _end_of_turn(tokenizer, token_ids, start, end)
-        spoken[start:end] = [True] * (end - start)
-    if not any(spoken):
+    if not any(message["role"] == "assistant" for message in messages):
         raise SpecError("a conversation without a word of the assistant: nothing to learn from")
-    return Conversation(tuple(token_ids[:max_tokens]), tuple(spoken[:max_tokens]), prompt_key(messages))
+    found = mask.of(messages)
+    ids, spoken = found.token_ids[:max_tokens], found.spoken[:max_tokens]
+    return Conversation(ids, spoken, prompt_key(messages), found.left_out)
 
 
 def prompt_key(messages: Messages) -> str:
@@ -116,30 +134,3 @@ def _messages(record: dict[str, Any], where: str, *, answered: bool) -> Messages
     for number, turn in enumerate(turns):
         check_turn(turn, f"{where}: turn {number}")
     return [{"role": turn["role"], "content": turn["content"]} for turn in turns]
-
-
-def _render(tokenizer: Any, messages: Sequence[dict[str, str]], *, generation_prompt: bool) -> list[int]:
-    try:
-        encoded = tokenizer.apply_chat_template(list(messages), add_generation_prompt=generation_prompt, return_dict=True)
-    except Exception as error:  # whatever the template's own code raises
-        raise SpecError(f"the chat template refuses the conversation: {error}") from error
-    return list(encoded["input_ids"])
-
-
-def _prefix_length(tokenizer: Any, messages: Messages, token_ids: list[int], *, generation_prompt: bool) -> int:
-    prefix = _render(tokenizer, messages, generation_prompt=generation_prompt)
-    if token_ids[: len(prefix)] != prefix:
-        raise SpecError(
-            "the chat template renders the start of a conversation differently from the whole, so it cannot be told what the "
-            "assistant said; a template without trailing rewriting would work"
-        )
-    return len(prefix)
-
-
-def _end_of_turn(tokenizer: Any, token_ids: list[int], start: int, end: int) -> int:
-    """Right after the turn's last special token, where there is one: what follows it the template writes, not the model."""
-    special = set(tokenizer.all_special_ids)
-    for place in range(end - 1, start - 1, -1):
-        if token_ids[place] in special:
-            return place + 1
-    return end

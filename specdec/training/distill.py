@@ -1,55 +1,141 @@
 """Answers for training, given by the target itself."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from specdec.decoding.decoder import Decoder
-from specdec.errors import SpecError
+from specdec.decoding.detokenizer import text_of
+from specdec.decoding.requests import Request
+from specdec.decoding.sequence import prepare
+from specdec.errors import SpecdecError, SpecError
+from specdec.interfaces.parts import Target
 from specdec.interfaces.results import Generation
+from specdec.interfaces.target_identity import target_name
+from specdec.interfaces.text_codec import ChatFormat
 from specdec.sampling.params import SamplingParams
 from specdec.training.conversations import Messages
 from specdec.training.resumable_jsonl import appending, check_target, known_lines
-from specdec.training.target_identity import target_name
 
 QUEUE = 4
 """Batches of questions that are written down together."""
 
+PROBE = ({"role": "user", "content": "a"},)
+"""A conversation that shows whether there is a chat template with the variables that a plan gives."""
+
 
 @dataclass(frozen=True, slots=True)
 class DistillPlan:
-    """max_new_tokens: of an answer. seed: question i is answered with seed + i, whatever batch it is in."""
+    """How questions are answered.
+
+    Attributes:
+        max_new_tokens: Of an answer.
+        temperature: 0 is greedy.
+        batch: Questions at once.
+        seed: Question i is answered with seed + i, whatever batch it is in.
+        chat_template_kwargs: Variables of the chat template.
+    """
 
     max_new_tokens: int = 256
     temperature: float = 0.0
     batch: int = 32
     seed: int = 0
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def request(self, question: Messages, number: int) -> Request:
+        """How question `number` is asked."""
+        return Request(
+            question,
+            max_new_tokens=self.max_new_tokens,
+            sampling=SamplingParams(temperature=self.temperature),
+            seed=self.seed + number,
+            chat_template_kwargs=self.chat_template_kwargs,
+        )
+
+    def settings(self, number: int) -> dict[str, Any]:
+        """What a line says of how question `number` was answered; what came later only where it is used."""
+        settings: dict[str, Any] = {"temperature": self.temperature, "max_new_tokens": self.max_new_tokens}
+        settings["seed"] = self.seed + number
+        return {**settings, **({"chat_template_kwargs": self.chat_template_kwargs} if self.chat_template_kwargs else {})}
 
 
-def distill(decoder: Decoder, questions: Sequence[Messages], plan: DistillPlan, path: Path) -> Iterator[int]:
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A question that the target cannot be asked. number: from 0; reason: why."""
+
+    number: int
+    reason: str
+
+
+def distill(
+    decoder: Decoder,
+    questions: Sequence[Messages],
+    plan: DistillPlan,
+    path: Path,
+    on_skip: Callable[[Skipped], None] = lambda skipped: None,
+) -> Iterator[int]:
     """Answers to the questions, appended to `path` a few batches at a time; yields how many are done.
 
-    Within these, the next question begins when an answer ends: they differ in length.
+    Within these, the next question begins when an answer ends: they differ in length. A question that does not fit into the
+    context, or that the chat template refuses, is left out and handed to `on_skip`. An answer's text has its special tokens, so
+    that it encodes back to what was said; only the stop token at its end is left out.
 
-    Goes on where an earlier call with the same questions, plan and target was stopped: a line cut short is dropped. Raises
+    Resumes where an earlier call with the same questions, plan and target was stopped: a line cut short is dropped. Raises
     SpecError for a file that holds anything else, which is left as it is.
     """
+    _check_target(decoder.target, plan)
     target = target_name(decoder.target.facts.description)
-    done = _answered(path, questions, plan, target)
-    sampling = SamplingParams(temperature=plan.temperature)
+    answered = _answered(path, questions, plan, target)
+    done = max(answered, default=-1) + 1
+    for number in range(done):
+        if number not in answered and _askable(decoder, questions, plan, number, on_skip) is not None:
+            raise SpecError(f"{path}: has no answer to question {number + 1}, but to later ones; give another name")
     with appending(path) as file:
         for start in range(done, len(questions), plan.batch * QUEUE):
-            some = questions[start : start + plan.batch * QUEUE]
-            seeds = [plan.seed + start + offset for offset in range(len(some))]
-            answers = decoder.generate(
-                some, batch_size=plan.batch, max_new_tokens=plan.max_new_tokens, sampling=sampling, seed=seeds
-            )
-            for question, answer, seed in zip(some, answers, seeds, strict=True):
-                file.write(json.dumps(_record(question, answer, _settings(plan, seed), target)) + "\n")
+            some = range(start, min(start + plan.batch * QUEUE, len(questions)))
+            asked = {number: request for number in some if (request := _askable(decoder, questions, plan, number, on_skip))}
+            answers = decoder.generate([*asked.values()], batch_size=plan.batch)
+            for number, answer in zip(asked, answers, strict=True):
+                said = {"role": "assistant", "content": _said(decoder.target, answer)}
+                record = {"messages": [*questions[number], said], **plan.settings(number)}
+                file.write(json.dumps({**record, "finish": answer.finish_reason, "target": target}) + "\n")
             file.flush()
-            yield start + len(some)
+            yield some.stop
+
+
+def _askable(
+    decoder: Decoder, questions: Sequence[Messages], plan: DistillPlan, number: int, on_skip: Callable[[Skipped], None]
+) -> Request | None:
+    """The request of a question, or None for one that cannot be asked."""
+    request = plan.request(questions[number], number)
+    try:
+        _, room, _ = prepare(request, decoder.target, decoder.sampling)
+        if room < 1:
+            raise SpecError(f"it fills the context of {decoder.target.facts.max_positions} tokens: no room for an answer")
+    except SpecError as error:
+        on_skip(Skipped(number, str(error).removeprefix("prompt: ")))
+        return None
+    return request
+
+
+def _check_target(target: Target, plan: DistillPlan) -> None:
+    """Raise for what no question could change: no tokenizer, no chat template, or no such variable of it."""
+    if target.codec is None:
+        raise SpecError("a target without a tokenizer gives no texts to learn from")
+    try:
+        target.codec.chat(PROBE, ChatFormat(plan.chat_template_kwargs))
+    except SpecdecError:
+        raise
+    except Exception:
+        pass
+
+
+def _said(target: Target, answer: Generation) -> str:
+    if target.codec is None:
+        return ""
+    return text_of(target.codec, answer.tokens, stop_ids=target.facts.stop_ids, skip_special_tokens=False)
 
 
 def questions_of(conversations: Iterator[Messages]) -> list[Messages]:
@@ -65,27 +151,23 @@ def questions_of(conversations: Iterator[Messages]) -> list[Messages]:
     return [opening for opening in seen.values() if opening]
 
 
-def _settings(plan: DistillPlan, seed: int) -> dict[str, float]:
-    return {"temperature": plan.temperature, "max_new_tokens": plan.max_new_tokens, "seed": seed}
+def _answered(path: Path, questions: Sequence[Messages], plan: DistillPlan, target: str) -> set[int]:
+    """The questions that the file answers, in order and each as this plan answers it. Raises SpecError for any other line."""
+    answered: set[int] = set()
 
-
-def _record(question: Messages, answer: Generation, settings: Mapping[str, float], target: str) -> Mapping[str, Any]:
-    if answer.text is None:
-        raise SpecError("a target without a tokenizer gives no texts to learn from")
-    said = {"role": "assistant", "content": answer.text}
-    return {"messages": [*question, said], **settings, "finish": answer.finish_reason, "target": target}
-
-
-def _answered(path: Path, questions: Sequence[Messages], plan: DistillPlan, target: str) -> int:
-    """Questions whose answers the file has, each as this plan answers it. Raises SpecError for any other line."""
-
-    def check(record: Any, where: str, number: int) -> None:
-        said, settings = record["messages"][:-1], _settings(plan, plan.seed + number)
-        if number >= len(questions) or said != questions[number]:
+    def check(record: Any, where: str, place: int) -> None:
+        said, settings = record["messages"][:-1], {"chat_template_kwargs": {}, **record}
+        number = settings["seed"] - plan.seed
+        for name in ("temperature", "max_new_tokens", "chat_template_kwargs"):
+            if settings[name] != (wanted := getattr(plan, name)):
+                raise SpecError(f"{where}: was answered with {name} {settings[name]}, not {wanted}; give another name")
+        if not max(answered, default=-1) < number < len(questions) or said != questions[number]:
+            if place < len(questions) and said == questions[place]:
+                seeds = f"seed {settings['seed']}, not {plan.seed + place}"
+                raise SpecError(f"{where}: was answered with {seeds}; give another name")
             raise SpecError(f"{where}: answers another question than these; give another name, or the same questions")
-        for name, wanted in settings.items():
-            if record[name] != wanted:
-                raise SpecError(f"{where}: was answered with {name} {record[name]}, not {wanted}; give another name")
+        answered.add(number)
         check_target(record, where, target)
 
-    return len(known_lines(path, check))
+    known_lines(path, check)
+    return answered

@@ -15,10 +15,12 @@ from torch import Tensor
 
 from specdec.errors import SpecError
 from specdec.files.paths import is_file
+from specdec.interfaces.text_codec import ChatFormat
 from specdec.targets.model_call import ModelCall
 from specdec.training.conversations import Conversation, encode, is_held_out, numbered_messages, shuffled
 from specdec.training.dataset import spoken_counts
 from specdec.training.features import FeaturePlan, fingerprint, read_shard, shard_fault, write_shard
+from specdec.training.loss_mask import LossMask
 from specdec.training.spec import DataSpec, SourceSpec
 
 
@@ -39,6 +41,11 @@ class PlannedShard:
         """Of all its conversations, end to end."""
         return [token for c in self.conversations for token in c.token_ids]
 
+    @property
+    def spoken(self) -> list[bool]:
+        """Of all its conversations, end to end."""
+        return [is_spoken for c in self.conversations for is_spoken in c.spoken]
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:
@@ -49,14 +56,23 @@ class Cost:
     seconds: float | None
 
 
-def _conversations(name: str, source: SourceSpec, tokenizer: Any) -> list[Conversation]:
-    """Those of one source. Raises SpecError for a bad line, and for a source without a word of the assistant."""
-    found = []
-    for where, messages in numbered_messages(source.path, temperature=source.temperature):
+def _conversations(name: str, source: SourceSpec, mask: LossMask, data: DataSpec) -> tuple[list[Conversation], list[str]]:
+    """Those of one source, and what of it is left out, by line and reason.
+
+    Raises SpecError for a bad line, and for a source without a word of the assistant.
+    """
+    found, left_out = [], []
+    numbered = numbered_messages(source.path, temperature=source.temperature, chat_template_kwargs=data.chat_template_kwargs)
+    for where, messages in numbered:
         try:
-            found.append(encode(messages, tokenizer, source.max_tokens))
+            conversation = encode(messages, mask, source.max_tokens)
         except SpecError as error:
             raise SpecError(f"{where}: {error}") from error
+        left_out += [f"{where}: turn {turn}: {reason}" for turn, reason in conversation.left_out]
+        if not conversation.teaches_nothing:
+            found.append(conversation)
+    if not found and left_out:
+        raise SpecError(f"data.sources.{name}: no answer in {source.path} can be learnt from, such as {left_out[0]}")
     if not found:
         of = "" if source.temperature is None else f" with temperature {source.temperature}"
         raise SpecError(f"data.sources.{name}: {source.path} has no conversation{of}")
@@ -65,19 +81,27 @@ def _conversations(name: str, source: SourceSpec, tokenizer: Any) -> list[Conver
             f"data.sources.{name}.max_tokens: {source.max_tokens} cuts every conversation of {source.path} before the first "
             "word of the assistant; a larger one would work"
         )
-    return found
+    return found, left_out
 
 
 class FeatureStore:
-    """The shards in one folder. `call` is only used to write."""
+    """The shards in one folder. `call` is only used to write.
+
+    Attributes:
+        left_out: By source, the turns of the assistant that cannot be told from what the chat template writes, and why.
+    """
 
     def __init__(self, folder: Path, data: DataSpec, tokenizer: Any, call: ModelCall, plan: FeaturePlan, seed: int) -> None:
         self.folder, self.data, self._call, self._plan = folder, data, call, plan
         self._target = fingerprint(call)
         self._tokens_per_second: float | None = None
         self._planned: dict[str, list[PlannedShard]] = {}
+        self.left_out: dict[str, list[str]] = {}
+        mask = LossMask(tokenizer, ChatFormat(data.chat_template_kwargs))
         for name, source in data.sources.items():
-            conversations = shuffled(_conversations(name, source, tokenizer), seed)
+            found, left_out = _conversations(name, source, mask, data)
+            self.left_out |= {name: left_out} if left_out else {}
+            conversations = shuffled(found, seed)
             held = [c for c in conversations if is_held_out(c.key, data.held_out_share)]
             rest = [c for c in conversations if not is_held_out(c.key, data.held_out_share)]
             self._planned[name] = self._shards(name, rest)
@@ -169,7 +193,8 @@ class FeatureStore:
         if not is_file(shard.path):
             return False
         try:
-            if read_shard(shard.path, ("token_ids",))["token_ids"].tolist() != shard.token_ids:
+            there = read_shard(shard.path, ("token_ids", "spoken"))
+            if there["token_ids"].tolist() != shard.token_ids or there["spoken"].tolist() != shard.spoken:
                 return False
             fault = shard_fault(shard.path, self._plan, self._call.hidden_size, self._target)
         except SafetensorError:

@@ -53,6 +53,7 @@ class Trainer:
         self.step = self.epoch = self.place = self.tokens = self.skipped = 0
         self.seconds = 0.0
         self.best_tau = 0.0
+        self.validated_step: int | None = None
         self.epoch_shards: list[Path] = []
         self._last_shards: list[Path] = []
         self.row_of_id = rows_of_ids(borrowed)
@@ -156,10 +157,10 @@ class Trainer:
         return float(norm)
 
     def _validate(self) -> None:
-        if not self.processes.is_first:
+        if not self.processes.is_first or self.validated_step == self.step:
             return
         started = time.monotonic()
-        acceptance = self.acceptance()
+        acceptance, self.validated_step = self.acceptance(), self.step
         self.report({
             "step": self.step, "tokens": self.tokens, "seconds": round(self.seconds, 1), "tau": acceptance.tau,
             "alpha": [round(a, 4) for a in acceptance.alpha], "positions": acceptance.positions,
@@ -186,7 +187,7 @@ class Trainer:
         path.parent.mkdir(parents=True, exist_ok=True)
         state = {
             "head": self.head.state_dict(), "optimizers": [o.state_dict() for o in self.optimizers],
-            "counters": {name: getattr(self, name) for name in COUNTERS},
+            "counters": {name: getattr(self, name) for name in (*COUNTERS, "validated_step")},
             "epoch_shards": [str(path) for path in self.epoch_shards], "draft_ids": self.borrowed.draft_ids,
             "config": self.head.config.model_dump(mode="json"), "spec": self.spec.model_dump(mode="json"),
         }  # fmt: skip
@@ -203,6 +204,7 @@ class Trainer:
                 group["peak"] = peak
         for name in COUNTERS:
             setattr(self, name, state["counters"][name])
+        self.validated_step = state["counters"].get("validated_step")
         paths = [Path(path) for path in state["epoch_shards"]]
         self.epoch_shards = [path if is_file(path) else self.spec.features / path.name for path in paths]
         self._last_shards = self.epoch_shards

@@ -7,7 +7,7 @@ from typing import Any, TextIO
 
 from specdec.errors import SpecError
 from specdec.files.paths import exists
-from specdec.training.target_identity import same_target
+from specdec.interfaces.target_identity import same_target
 
 START = b'{"messages": '
 """How every line begins."""

@@ -9,14 +9,19 @@ from typing import Any
 import torch
 
 from specdec.errors import SpecError, TargetMismatch
+from specdec.files.atomic import write_whole
 from specdec.files.paths import exists, expanded, is_file, is_folder
+from specdec.heads.config import TrainedWith
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
+from specdec.interfaces.target_identity import template_hash
+from specdec.targets.builtin import builtin_name
 from specdec.targets.capability import text_config
+from specdec.targets.chat_template import ChatTemplate
 from specdec.targets.gguf_cache import unpacked_folder
 from specdec.targets.loading import load_model, load_tokenizer
 from specdec.targets.model_call import ModelCall
-from specdec.training.checkpoint import head_as_left, read_checkpoint, restored
+from specdec.training.checkpoint import check_template, head_as_left, read_checkpoint, restored
 from specdec.training.dataset import FeatureSet, coverage
 from specdec.training.distributed import Processes, processes
 from specdec.training.feature_store import FeatureStore
@@ -26,7 +31,9 @@ from specdec.training.loop import Trainer
 from specdec.training.spec import TrainingSpec
 from specdec.training.validation import Borrowed
 
-FILES = ("log.jsonl", "checkpoint.pt", "config.json")
+LOG = "log.jsonl"
+
+FILES = (LOG, "checkpoint.pt", "config.json")
 """What a run writes into its output folder, beside `head`."""
 
 
@@ -44,16 +51,21 @@ def trainer(spec: TrainingSpec, report: Report) -> Trainer:
     state = read_checkpoint(spec)
     left = None if state is None else head_as_left(spec, state)
     call, tokenizer = _target(spec)
+    made_with = trained_with(spec, call, tokenizer)
+    if left is not None:
+        check_template(spec, left.config.trained_with, made_with)
     spec = spec.model_copy(update={"head": spec.head.model_copy(update={"layers": fused_layers(spec.head, call.num_layers)})})
     head_sizes(spec.head, text_config(call.config))
     plan = FeaturePlan(spec.data.top_k, spec.head.layers or spec.data.keep_layers)
     check_plan(plan, call.vocab_size, call.num_layers)
     store = FeatureStore(spec.features, spec.data, tokenizer, call, plan, spec.data_seed)
+    if store.left_out and together.is_first:
+        report({"left_out": store.left_out})
     counts = store.counts(call.vocab_size)
     ids = draft_ids(spec.head, counts) if state is None else state["draft_ids"]
     borrowed = borrow(call, None if ids is None else ids.to(call.device))
     held_out = _prepare(store, spec, report if together.is_first else _nothing, together)
-    head = _fresh(spec, call, borrowed, store) if left is None else left
+    head = _fresh(spec, call, borrowed, store, made_with) if left is None else left
     if ids is not None and together.is_first:
         report({"covered": {"train": coverage(counts, ids), "held_out": coverage(held_out.token_counts(call.vocab_size), ids)}})
     dtype = torch.bfloat16 if spec.autocast else torch.float32
@@ -61,6 +73,8 @@ def trainer(spec: TrainingSpec, report: Report) -> Trainer:
     run = Trainer(spec, head.to(call.device), borrowed, _growing(store, spec, together), held_out, report, together)
     if state is not None:
         restored(run, state)
+        if together.is_first:
+            forget_later_steps(spec.output / LOG, run.step)
     return run
 
 
@@ -110,9 +124,19 @@ def _growing(store: FeatureStore, spec: TrainingSpec, together: Processes) -> Ca
     return shards
 
 
-def _fresh(spec: TrainingSpec, call: ModelCall, borrowed: Borrowed, store: FeatureStore) -> EagleHead | EagleHead3:
+def trained_with(spec: TrainingSpec, call: ModelCall, tokenizer: Any) -> TrainedWith:
+    """What the head's config says of its target."""
+    name = builtin_name() if spec.target.model is None else spec.target.model
+    template = ChatTemplate(tokenizer).text
+    return TrainedWith(target=name, revision=getattr(call.config, "_commit_hash", None), chat_template=template_hash(template))
+
+
+def _fresh(
+    spec: TrainingSpec, call: ModelCall, borrowed: Borrowed, store: FeatureStore, made_with: TrainedWith
+) -> EagleHead | EagleHead3:
     data = FeatureSet(store.training_shards(), layers=bool(spec.head.layers))
     config = head_config(spec.head, text_config(call.config), borrowed.embedding, data)
+    config = config.model_copy(update={"trained_with": made_with})
     spec.output.mkdir(parents=True, exist_ok=True)
     (spec.output / "config.json").write_text(config.model_dump_json(indent=2))
     return fresh_head(config, borrowed.lm_head, spec.seed)
@@ -132,6 +156,25 @@ def log_to(path: Path) -> Report:
             file.write(json.dumps(record) + "\n")
 
     return report
+
+
+def forget_later_steps(path: Path, step: int) -> None:
+    """Drop what a log says of steps behind `step`: the run goes back to there, and makes them again."""
+    if not is_file(path):
+        return
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    kept = [line for line in lines if not _is_later(line, step)]
+    if len(kept) < len(lines):
+        write_whole(path, "".join(kept))
+
+
+def _is_later(line: str, step: int) -> bool:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    made = record.get("step") if isinstance(record, dict) else None
+    return isinstance(made, int) and made > step
 
 
 def _nothing(record: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """What `specdec train` reads: one YAML file says everything that a run depends on."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -48,6 +48,9 @@ class DataSpec(Section):
     """Which conversations, how they are split, and how their features are kept."""
 
     sources: Annotated[dict[str, SourceSpec], Field(min_length=1, description="by a name of their own")]
+    chat_template_kwargs: Annotated[
+        dict[str, Any], Field(description="variables of the chat template, as enable_thinking")
+    ] = {}
     validate_on: Annotated[str, Field(description="the source whose held-out part is validated on: the target's own answers")]
     held_out_share: Annotated[float, Field(gt=0, lt=1, description="of the questions, by a hash of their words")] = 0.06
     held_out_at_most: Annotated[int, Field(ge=1, description="conversations of a source")] = 100

@@ -7,10 +7,10 @@ from typing import Any
 
 from specdec.decoding.decoder import Decoder
 from specdec.errors import SpecError, TargetMismatch
-from specdec.interfaces.parts import TextCodec
+from specdec.interfaces.target_identity import target_name
+from specdec.interfaces.text_codec import TextCodec
 from specdec.sampling.params import SamplingParams
 from specdec.training.resumable_jsonl import appending, check_target, known_lines
-from specdec.training.target_identity import target_name
 
 PROBES = ("0", "a", "The", "?")
 """Words of a user that have no first token in common."""

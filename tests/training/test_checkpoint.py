@@ -7,11 +7,14 @@ import pytest
 import torch
 
 from specdec.errors import CheckpointError, SpecError
+from specdec.heads.config import TrainedWith
 from specdec.training.card import read_log
-from specdec.training.checkpoint import head_as_left, read_checkpoint, restored
-from specdec.training.run import check_places, log_to
+from specdec.training.checkpoint import check_template, head_as_left, read_checkpoint, restored
+from specdec.training.run import check_places, forget_later_steps, log_to
 from specdec.training.saving import save_head
 from specdec.training.validation import ChainAcceptance
+
+DATA = {"sources": {"own": {"path": "own.jsonl"}}, "validate_on": "own"}
 
 
 @pytest.fixture
@@ -30,7 +33,51 @@ def test_a_run_without_a_checkpoint_starts_afresh(trainer):
 def test_what_only_bears_on_the_rest_of_a_run_may_change(left):
     run, spec = left
     changes = {"budget": {"steps": 90}, "losses": {"regression": 0.3}, "optimizer": {"learning_rate": 0.1}, "validate_every": 7}
-    assert read_checkpoint(spec(**changes))["counters"]["step"] == run.step
+    moved = {**DATA, "sources": {"own": {"path": "moved.jsonl", "repeat": 2}}, "tokens_per_epoch": 5}
+    assert read_checkpoint(spec(**changes, data=moved))["counters"]["step"] == run.step
+
+
+def test_a_checkpoint_of_before_templates_had_arguments_is_still_read(left):
+    path = left[0].spec.output / "checkpoint.pt"
+    state = torch.load(path, weights_only=True)
+    del state["spec"]["data"]["chat_template_kwargs"]
+    del state["config"]["trained_with"]
+    del state["counters"]["validated_step"]
+    torch.save(state, path)
+    assert read_checkpoint(left[1]())["counters"]["step"] == 2
+    with pytest.raises(SpecError, match="chat_template_kwargs"):
+        read_checkpoint(left[1](data={**DATA, "chat_template_kwargs": {"a": 1}}))
+
+
+def test_a_run_whose_target_got_another_chat_template_is_refused_and_one_that_does_not_know_is_not(left):
+    spec, now = left[1](), TrainedWith(target="t", chat_template="b")
+    check_template(spec, None, now)
+    check_template(spec, TrainedWith(target="moved", chat_template="b"), now)
+    with pytest.raises(SpecError, match="the target's chat template was a, is b; another output folder would work"):
+        check_template(spec, TrainedWith(target="t", chat_template="a"), now)
+
+
+def test_a_resumed_run_logs_each_step_and_each_validation_once(trainer, tmp_path):
+    def go(run, **stop):
+        run.report = log_to(run.spec.output / "log.jsonl")
+        run.run(**stop)
+
+    def records():
+        return [json.loads(line) for line in (tmp_path / "twice" / "log.jsonl").read_text().splitlines()]
+
+    options = {"budget": {"steps": 30}, "validate_every": 4, "checkpoint_every": 10}
+    first = trainer("twice", **options)
+    first.spec.output.mkdir(parents=True)
+    go(first, stop_after=17)
+    for _ in range(2):
+        again = trainer("twice", **options)
+        state = read_checkpoint(again.spec)
+        restored(again, state)
+        forget_later_steps(again.spec.output / "log.jsonl", again.step)
+        go(again)
+    validated = [record["step"] for record in records() if "tau" in record]
+    assert validated == [4, 8, 12, 16, 20, 24, 28, 30]
+    assert [record["step"] for record in records() if "loss" in record] == [20]
 
 
 @pytest.mark.parametrize(
@@ -41,6 +88,12 @@ def test_what_only_bears_on_the_rest_of_a_run_may_change(left):
         ({"seed": 4}, "seed was 0, is 4"),
         ({"tokens_per_batch": 80}, "tokens_per_batch was 40, is 80"),
         ({"optimizer": {"use": "muon"}}, r"optimizer\.use was adamw, is muon"),
+        ({"data_seed": 3}, "data_seed was 0, is 3"),
+        ({"data": {**DATA, "held_out_share": 0.5}}, r"data\.held_out_share was 0\.06, is 0\.5"),
+        ({"data": {**DATA, "tokens_per_shard": 9}}, r"data\.tokens_per_shard was 25000, is 9"),
+        ({"data": {**DATA, "chat_template_kwargs": {"a": 1}}}, r"data\.chat_template_kwargs was \{\}, is \{'a': 1\}"),
+        ({"data": {**DATA, "sources": {"own": {"path": "own.jsonl", "max_tokens": 64}}}}, r"own\.max_tokens was 512, is 64"),
+        ({"data": {**DATA, "sources": {"own": {"path": "own.jsonl", "temperature": 1.0}}}}, r"temperature was None, is 1\.0"),
     ],
 )
 def test_a_checkpoint_of_another_head_or_order_of_data_is_refused_and_the_change_is_named(left, changes, message):

@@ -1,30 +1,25 @@
 import json
 
 import pytest
+from character_tokenizers import Characters
 
 from specdec.errors import SpecError
-from specdec.training.conversations import encode, is_held_out, prompt_key, read_messages, shuffled
+from specdec.training.conversations import encode, is_held_out, numbered_messages, prompt_key, read_messages, shuffled
+from specdec.training.loss_mask import LossMask
 
 
-class Letters:
-    """A tokenizer of letters with a chat template: a role's mark, the words, an end mark and a line break."""
+class Letters(Characters):
+    """A role's mark, the words, an end mark and a line break."""
 
-    MARKS = {"system": 1, "user": 2, "assistant": 3}
-    END, BREAK = 4, 5
-    all_special_ids = [1, 2, 3, 4]
+    IDS = {"\x01": 1, "\x02": 2, "\x03": 3, "\x04": 4, "\n": 5, "\x7f": 99}
 
     def __init__(self, trailing_note=False):
-        self.trailing_note = trailing_note
+        marks = {"system": "\x01", "user": "\x02", "assistant": "\x03"}
+        super().__init__(marks, end="\x04", between="\n", note="\x7f" if trailing_note else "", ids=self.IDS)
 
-    def apply_chat_template(self, messages, *, add_generation_prompt, return_dict):
-        ids = []
-        for message in messages:
-            ids += [self.MARKS[message["role"]], *(10 + ord(c) for c in message["content"]), self.END, self.BREAK]
-        if add_generation_prompt:
-            ids.append(self.MARKS["assistant"])
-        elif self.trailing_note:
-            ids.append(99)
-        return {"input_ids": ids}
+
+def read(messages, max_tokens=100, **options):
+    return encode(messages, LossMask(Letters(**options)), max_tokens)
 
 
 def talk(*turns):
@@ -33,30 +28,33 @@ def talk(*turns):
 
 def test_only_the_assistants_words_and_its_end_of_turn_are_spoken():
     chat = talk(("user", "ab"), ("assistant", "xyz"), ("user", "c"), ("assistant", "w"))
-    found = encode(chat, Letters(), 100)
+    found = read(chat)
     said = [token for token, spoken in zip(found.token_ids, found.spoken, strict=True) if spoken]
     assert said == [10 + ord("x"), 10 + ord("y"), 10 + ord("z"), 4, 10 + ord("w"), 4]
     assert not any(found.spoken[:5])
 
 
 def test_what_is_judged_is_one_place_before_what_is_spoken():
-    found = encode(talk(("user", "a"), ("assistant", "xy")), Letters(), 100)
+    found = read(talk(("user", "a"), ("assistant", "xy")), 100)
     assert found.judged == (*found.spoken[1:], False)
 
 
 def test_a_conversation_without_an_assistant_is_an_error():
     with pytest.raises(SpecError, match="nothing to learn"):
-        encode(talk(("user", "a")), Letters(), 100)
+        read(talk(("user", "a")), 100)
 
 
-def test_a_template_that_rewrites_its_end_is_an_error_not_a_wrong_mask():
-    with pytest.raises(SpecError, match="cannot be told"):
-        encode(talk(("user", "a"), ("assistant", "x"), ("user", "b"), ("assistant", "y")), Letters(trailing_note=True), 100)
+def test_what_a_template_writes_behind_the_whole_conversation_is_not_said_by_the_assistant():
+    found = read(talk(("user", "a"), ("assistant", "x"), ("user", "b"), ("assistant", "y")), trailing_note=True)
+    assert found.token_ids[-1] == 99
+    said = [token for token, spoken in zip(found.token_ids, found.spoken, strict=True) if spoken]
+    assert said == [10 + ord("x"), 4, 10 + ord("y"), 4]
+    assert found.left_out == ()
 
 
 def test_long_conversations_are_cut_and_stay_aligned():
-    whole = encode(talk(("user", "ab"), ("assistant", "xyz")), Letters(), 100)
-    cut = encode(talk(("user", "ab"), ("assistant", "xyz")), Letters(), 8)
+    whole = read(talk(("user", "ab"), ("assistant", "xyz")), 100)
+    cut = read(talk(("user", "ab"), ("assistant", "xyz")), 8)
     assert cut.token_ids == whole.token_ids[:8]
     assert cut.spoken == whole.spoken[:8]
 
@@ -70,7 +68,7 @@ def test_answers_to_one_question_are_never_parted_by_the_split():
 
 
 def test_the_order_depends_on_the_seed_and_not_on_the_file():
-    some = [encode(talk(("user", str(n)), ("assistant", "x")), Letters(), 100) for n in range(20)]
+    some = [read(talk(("user", str(n)), ("assistant", "x")), 100) for n in range(20)]
     assert shuffled(some, 1) == shuffled(some[::-1], 1)
     assert shuffled(some, 1) != shuffled(some, 2)
 
@@ -124,11 +122,11 @@ def test_a_bad_line_is_named_by_its_number_for_training_and_for_distilling_alike
 
 def test_a_template_that_refuses_a_conversation_is_an_error_of_ours():
     class Strict(Letters):
-        def apply_chat_template(self, messages, **options):
+        def apply_chat_template(self, conversation, **options):
             raise RuntimeError("roles must alternate")
 
     with pytest.raises(SpecError, match="the chat template refuses the conversation: roles must alternate"):
-        encode(talk(("user", "a"), ("assistant", "x")), Strict(), 100)
+        encode(talk(("user", "a"), ("assistant", "x")), LossMask(Strict()), 100)
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe"])
@@ -146,3 +144,14 @@ def test_a_question_may_lack_its_answer_where_answers_are_not_looked_at(tmp_path
     assert list(read_messages(path, answered=False)) == [[{"role": "user", "content": "a\u2028b"}]]
     with pytest.raises(SpecError, match="'answer'"):
         list(read_messages(path))
+
+
+def test_answers_that_were_made_with_other_arguments_of_the_template_are_an_error(tmp_path):
+    path = tmp_path / "own.jsonl"
+    line = {"question": "a", "answer": "b", "chat_template_kwargs": {"enable_thinking": False}}
+    path.write_text(json.dumps(line) + "\n" + json.dumps({"question": "c", "answer": "d"}) + "\n")
+    assert len(list(numbered_messages(path, chat_template_kwargs={"enable_thinking": False}))) == 2
+    with pytest.raises(
+        SpecError, match=r"own\.jsonl:1: was answered with chat_template_kwargs .*, and data\.chat_template_kwargs is"
+    ):
+        list(numbered_messages(path, chat_template_kwargs={}))

@@ -2,12 +2,13 @@ import json
 from dataclasses import replace
 
 import pytest
+from marked_letters import MarkedLetters
 from typer.testing import CliRunner
 
 from specdec.cli import app
 from specdec.errors import SpecError
+from specdec.interfaces.target_identity import same_target, target_name
 from specdec.training.distill import DistillPlan, distill, questions_of
-from specdec.training.target_identity import same_target, target_name
 
 
 @pytest.fixture
@@ -162,3 +163,82 @@ def test_the_command_refuses_an_endless_temperature_and_a_file_without_questions
         result = CliRunner().invoke(app, ["data", "distill", str(path), str(tmp_path / "own.jsonl"), *words])
         assert result.exit_code == 2
         assert said in result.stderr
+
+
+END, THINK = 3, 6
+
+
+@pytest.fixture
+def thinking(compose, counter, watched, chain_of):
+    """Counts upwards from the last token; 3 is its end, 6 a special token that is part of what it says."""
+    target = counter(stop_ids=(END,), max_positions=6)
+    return compose(watched(target, MarkedLetters(12, {END: "<|end|>", THINK: "<think>"})), chain_of(2), "oracle")
+
+
+def asked(*contents):
+    return [[{"role": "user", "content": content}] for content in contents]
+
+
+def test_an_answer_is_written_with_its_special_tokens_and_without_its_end_so_that_it_encodes_back(thinking, tmp_path):
+    path = tmp_path / "own.jsonl"
+    list(distill(thinking, asked("e", "a"), replace(PLAN, temperature=0.0), path))
+    first, second = (line["messages"][-1]["content"] for line in lines(path))
+    assert (first, second) == ("f<think>hij", "bc")
+    assert thinking.target.codec.encode(first) == [5, 6, 7, 8, 9]
+
+
+def test_a_question_that_does_not_fit_is_skipped_and_named_and_the_others_are_answered(thinking, tmp_path):
+    path, skipped = tmp_path / "own.jsonl", []
+    questions = asked("e", "aaaaaaaaa", "f", "bbbbbb", "g")
+    plan = replace(PLAN, temperature=0.0, batch=1)
+    list(distill(thinking, questions, plan, path, skipped.append))
+    assert [line["messages"][0]["content"] for line in lines(path)] == ["e", "f", "g"]
+    assert [line["seed"] for line in lines(path)] == [5, 7, 9]
+    assert [one.number for one in skipped] == [1, 3]
+    assert skipped[0].reason == "the prompt has 9 tokens; the target's context holds 6"
+    assert skipped[1].reason == "it fills the context of 6 tokens: no room for an answer"
+    whole = path.read_text()
+    path.write_text("".join(whole.splitlines(keepends=True)[:2]))
+    again = []
+    list(distill(thinking, questions, plan, path, again.append))
+    assert path.read_text() == whole
+    assert again == skipped
+
+
+def test_a_file_that_lacks_an_answer_in_its_midst_is_not_resumed(thinking, tmp_path):
+    path = tmp_path / "own.jsonl"
+    plan = replace(PLAN, temperature=0.0)
+    list(distill(thinking, asked("e", "f", "g"), plan, path))
+    first, _, last = path.read_text().splitlines(keepends=True)
+    path.write_text(first + last)
+    with pytest.raises(SpecError, match="has no answer to question 2, but to later ones"):
+        list(distill(thinking, asked("e", "f", "g"), plan, path))
+
+
+def test_a_target_without_a_tokenizer_answers_nothing(compose, table, chain_of, tmp_path):
+    with pytest.raises(SpecError, match="a target without a tokenizer gives no texts"):
+        list(distill(compose(table(30), chain_of(2)), asked("e"), PLAN, tmp_path / "own.jsonl"))
+
+
+def test_arguments_of_the_chat_template_are_used_and_written_down_and_others_do_not_resume(thinking, tmp_path):
+    path, silent = tmp_path / "own.jsonl", {"enable_thinking": False}
+    plan = replace(PLAN, temperature=0.0, chat_template_kwargs=silent)
+    list(distill(thinking, asked("e"), plan, path))
+    assert thinking.target.codec.formats[-1].arguments == silent
+    assert lines(path)[0]["chat_template_kwargs"] == silent
+    for other in (replace(plan, chat_template_kwargs={}), replace(plan, chat_template_kwargs={"enable_thinking": True})):
+        with pytest.raises(SpecError, match=r"was answered with chat_template_kwargs \{'enable_thinking': False\}"):
+            list(distill(thinking, asked("e"), other, path))
+
+
+def test_the_command_names_what_it_skips_and_counts_it(thinking, tmp_path, monkeypatch):
+    monkeypatch.setattr("specdec.cli.train.load", lambda *given, **named: thinking)
+    path = tmp_path / "q.jsonl"
+    path.write_text("".join(json.dumps({"question": words}) + "\n" for words in ("e", "aaaaaaaaa", "f")))
+    result = CliRunner().invoke(app, ["data", "distill", str(path), str(tmp_path / "own.jsonl"), "--template-arg", "a=false"])
+    assert result.exit_code == 0, result.output
+    assert "question 2 ('aaaaaaaaa') is skipped: the prompt has 9 tokens; the target's context holds 6" in result.stderr
+    assert "1 of 3 questions were skipped" in result.stdout
+    assert thinking.target.codec.formats[-1].arguments == {"a": False}
+    result = CliRunner().invoke(app, ["data", "distill", str(path), str(tmp_path / "x.jsonl"), "--template-arg", "a"])
+    assert "--template-arg a: expected KEY=VALUE" in result.stderr

@@ -1,7 +1,12 @@
 """Features on disk against the model that they were computed with."""
 
+import json
+
 import pytest
 import torch
+from character_tokenizers import Characters
+from safetensors import safe_open
+from safetensors.torch import save_file
 from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from specdec.errors import SpecError, TargetMismatch
@@ -11,6 +16,7 @@ from specdec.training.dataset import FeatureSet
 from specdec.training.feature_store import FeatureStore
 from specdec.training.features import FeaturePlan, fingerprint, read_shard, write_shard
 from specdec.training.initialization import borrow, check_plan
+from specdec.training.loss_mask import CHANGED
 from specdec.training.spec import DataSpec, SourceSpec
 
 VOCAB = 60
@@ -98,16 +104,26 @@ def test_a_biased_lm_head_is_refused(model):
         borrow(ModelCall(biased), None)
 
 
-class Words:
+class Words(Characters):
     """A tokenizer for which every character is a token and turns are marked."""
 
-    all_special_ids = [0]
+    def __init__(self):
+        super().__init__({"user": "\x01", "assistant": "\x02"}, end="\x00", special="\x00")
 
-    def apply_chat_template(self, messages, *, add_generation_prompt, return_dict):
-        ids = []
-        for message in messages:
-            ids += [1 if message["role"] == "user" else 2, *(3 + ord(c) % 50 for c in message["content"]), 0]
-        return {"input_ids": [*ids, 2] if add_generation_prompt else ids}
+    def id_of(self, text):
+        return ord(text) if text in "\x00\x01\x02" else 3 + ord(text) % 50
+
+    def decode(self, ids, **options):
+        return "".join(chr(1000 + token) for token in ids)
+
+
+class Dropping(Words):
+    """Writes of every answer but the last only what stands behind a bar."""
+
+    def apply_chat_template(self, conversation, **options):
+        *earlier, last = conversation
+        cut = [{**turn, "content": turn["content"].split("|")[-1]} for turn in earlier]
+        return super().apply_chat_template([*cut, last], **options)
 
 
 @pytest.fixture
@@ -115,12 +131,12 @@ def store(call, tmp_path):
     path = tmp_path / "talks.jsonl"
     path.write_text("".join(f'{{"question": "q{n}?", "answer": "{"word" * (n % 5 + 1)}"}}\n' for n in range(60)))
 
-    def make(plan=None, seed=0, source=None, folder="shards", **changes):
+    def make(plan=None, seed=0, source=None, folder="shards", tokenizer=None, **changes):
         data = DataSpec(
             sources={"talks": SourceSpec(**{"path": path, "repeat": 2, **(source or {})})},
             **{"validate_on": "talks", "held_out_share": 0.2, "tokens_per_shard": 200, **changes},
         )
-        return FeatureStore(tmp_path / folder, data, Words(), call, FeaturePlan(top_k=3) if plan is None else plan, seed=seed)
+        return FeatureStore(tmp_path / folder, data, tokenizer or Words(), call, plan or FeaturePlan(top_k=3), seed=seed)
 
     return make
 
@@ -187,6 +203,8 @@ def test_each_option_of_the_data_does_what_it_says(store, tmp_path):
     assert max(len(c.token_ids) for c in conversations(store(source={"max_tokens": 12}))) == 12
     with pytest.raises(SpecError, match=r"data\.sources\.talks: .*talks\.jsonl has no conversation with temperature 0\.5"):
         store(source={"temperature": 0.5})
+    with pytest.raises(SpecError, match=r"talks\.jsonl:1: chat_template_kwargs: the chat template reads no 'thinking'"):
+        store(chat_template_kwargs={"thinking": False})
     assert len(conversations(store(held_out_share=0.5))) < len(conversations(plain))
     assert len(conversations(store(held_out_at_most=2), "talks-held")) == 2 < len(conversations(plain, "talks-held"))
     assert len(store(tokens_per_shard=50)._planned["talks"]) > len(plain._planned["talks"])
@@ -232,6 +250,32 @@ def test_a_conversation_that_teaches_nothing_is_named_by_its_line(store, tmp_pat
     path.write_text(path.read_text() + '{"messages": [{"role": "user", "content": "a"}]}\n')
     with pytest.raises(SpecError, match=r"talks\.jsonl:61: a conversation without a word of the assistant"):
         store()
+
+
+def test_answers_that_the_template_changes_are_named_by_line_and_turn_and_the_others_are_learnt_from(store, tmp_path):
+    path = tmp_path / "talks.jsonl"
+    turns = [("user", "q"), ("assistant", "a|b"), ("user", "r"), ("assistant", "c|d")]
+    record = {"messages": [{"role": role, "content": content} for role, content in turns]}
+    path.write_text(path.read_text() + json.dumps(record) + "\n")
+    made = store(tokenizer=Dropping())
+    assert made.left_out == {"talks": [f"{path}:61: turn 1: {CHANGED}"]}
+    assert len(conversations(made)) + len(conversations(made, "talks-held")) == 61
+    assert store().left_out == {}
+    only = {"messages": [*record["messages"], {"role": "user", "content": "e"}]}
+    only["messages"][3]["content"] = "f|g"
+    path.write_text(json.dumps(only) + "\n")
+    with pytest.raises(
+        SpecError, match=r"no answer in .*talks\.jsonl can be learnt from, such as .*:1: turn 1: the chat template"
+    ):
+        store(tokenizer=Dropping())
+
+
+def test_a_shard_with_another_mask_is_not_taken_for_the_new_one(store):
+    store().write(["talks"], tokens=1)
+    (path,) = store().present("talks")
+    tensors = read_shard(path)
+    save_file({**tensors, "spoken": ~tensors["spoken"]}, path, metadata=safe_open(path, framework="pt").metadata())
+    assert store().present("talks") == []
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,10 @@ ELSEWHERE = {
     *("name", "head.kind", "head.layers", "validate_every", "checkpoint_every", "budget.steps", "budget.seconds"),
     *(f"target.{name}" for name in ("use", "model", "dtype", "attention", "device", "revision", "trust_remote_code")),
     *(f"data.sources.{name}" for name in ("path", "max_tokens", "repeat", "temperature")),
-    *(f"data.{name}" for name in ("validate_on", "held_out_share", "held_out_at_most", "tokens_per_shard", "top_k")),
+    *(
+        f"data.{name}"
+        for name in ("validate_on", "held_out_share", "held_out_at_most", "tokens_per_shard", "top_k", "chat_template_kwargs")
+    ),
     *("data.keep_layers", "data.first_tokens", "data.tokens_per_epoch", "features", "output", "data_seed"),
 }
 """Tested below, in test_features.py and, from the command line, in test_end_to_end.py and test_killed_runs.py."""

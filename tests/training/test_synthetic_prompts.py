@@ -95,7 +95,7 @@ def test_questions_of_another_target_and_lines_of_ones_own_are_not_gone_on_with_
 def test_the_command_says_how_many_questions_there_are_where_fewer_are_wanted(decoder, tmp_path, monkeypatch):
     path = tmp_path / "questions.jsonl"
     list(invent(decoder, 3, path, **SETTINGS))
-    monkeypatch.setattr("specdec.cli.train.load", lambda strategy, target: decoder)
+    monkeypatch.setattr("specdec.cli.train.load", lambda *given, **named: decoder)
     for wanted, said in ((2, "has 3 questions already, more than the 2 wanted"), (3, "has 3 questions already\n")):
         options = ["--max-new-tokens", "6", "--seed", "5"]
         result = CliRunner().invoke(app, ["data", "invent", str(wanted), str(path), *options])

@@ -1,5 +1,7 @@
 """Which target something was made with: the same in every dtype and on every device."""
 
+import hashlib
+
 from specdec.files.paths import exists, expanded, is_folder, is_same, resolved
 
 BITWISE = ", bitwise at width "
@@ -19,3 +21,12 @@ def same_target(before: str, now: str) -> bool:
     if not is_folder(new):
         return False
     return is_same(old, new) if exists(old) else old.name == resolved(new).name
+
+
+def template_hash(template: str | None) -> str | None:
+    """Tells a chat template from others.
+
+    Returns:
+        The first 16 hexadecimal digits of its SHA-256, or None where there is no template.
+    """
+    return None if template is None else hashlib.sha256(template.encode()).hexdigest()[:16]
