@@ -10,11 +10,9 @@ from specdec.config.library import library
 from specdec.config.resolved_spec import Catalog, ResolvedPart, ResolvedSpec
 from specdec.config.resolver import built, check, read
 from specdec.decoding.decoder import Decoder
-from specdec.decoding.drafting import Declared
 from specdec.errors import PluginError, SpecdecWarning, SpecError
 from specdec.files.paths import exists
 from specdec.interfaces.consent import consented
-from specdec.interfaces.declarations import DrafterDeclaration
 from specdec.interfaces.parts import BuildTools, Drafter, Target
 from specdec.plugins.registry import Kind, Registry, load_registry, plugin_error
 
@@ -108,19 +106,19 @@ def build(
     tools = replace(tools, drafters=tuple(_asked(number, part, tools) for number, part in enumerate(resolved.drafters)))
     drafter, tree, verifier = (resolved.parts[kind] for kind in (Kind.DRAFTER, Kind.TREE, Kind.VERIFIER))
     return Decoder(
-        target=main,
-        drafter=built(drafter, tools),
-        builder=built(tree, tools),
-        verifier=built(verifier, tools),
-        declared=Declared(drafter=drafter.declares, builder=tree.declares, verifier=verifier.declares),
+        main,
+        built(drafter, tools),
+        built(tree, tools),
+        built(verifier, tools),
         sampling=resolved.spec.sampling,
         name=resolved.spec.name,
         on_step=catalog.registry.step_observer(),
     )
 
 
-def _asked(number: int, part: ResolvedPart, tools: BuildTools) -> tuple[Drafter, DrafterDeclaration]:
+def _asked(number: int, part: ResolvedPart, tools: BuildTools) -> Drafter:
     """A drafter that the spec's own one asks, with the models that it declared itself."""
     at = f"parts.{number}."
     own = {option.removeprefix(at): model for option, model in tools.targets.items() if option.startswith(at)}
-    return built(part, replace(tools, targets=own)), part.declares
+    made: Drafter = built(part, replace(tools, targets=own))
+    return made

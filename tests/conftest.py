@@ -7,13 +7,11 @@ import pytest
 import torch
 
 from specdec.decoding.decoder import Decoder
-from specdec.decoding.drafting import Declared
 from specdec.drafters.tabular import Tabular as TabularDrafter
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.interfaces.declarations import BuilderDeclaration, Features, Gives
-from specdec.interfaces.parts import BuildTools, PartOptions, Target
+from specdec.interfaces.parts import BuildTools, PartOptions, Target, build_part
 from specdec.interfaces.probability_table import RandomRows
-from specdec.sampling.params import SamplingParams
 from specdec.targets.tabular import Tabular as TabularTarget
 from specdec.targets.tabular import TabularTargetOptions
 from specdec.tree_builders.chain import Chain, ChainOptions
@@ -101,21 +99,15 @@ def compose():
         if isinstance(drafter, str):
             drafter = TabularDrafterOptions(mode=drafter)
         if isinstance(drafter, TabularDrafterOptions):
-            drafts = TabularDrafter.declares(drafter)
-            drafter = TabularDrafter.build(drafter, tools)
+            drafter = build_part(TabularDrafter, drafter, tools)
         else:
-            drafts = type(drafter).declares(type(drafter).Options.model_construct(model="target"))
+            drafter.declaration = type(drafter).declares(type(drafter).Options.model_construct(model="target"))
         return Decoder(
-            target=target,
-            drafter=drafter,
-            builder=parts.builder.build(parts.options, tools),
-            verifier=parts.verifier.build(PartOptions(), tools),
-            declared=Declared(
-                drafter=drafts,
-                builder=parts.builder.declares(parts.options),
-                verifier=parts.verifier.declares(PartOptions()),
-            ),
-            sampling=sampling if sampling is not None else SamplingParams(),
+            target,
+            drafter,
+            build_part(parts.builder, parts.options, tools),
+            build_part(parts.verifier, PartOptions(), tools),
+            sampling=sampling,
             on_step=on_step,
         )
 

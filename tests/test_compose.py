@@ -151,7 +151,7 @@ def test_every_pair_of_builder_and_verifier_is_either_built_or_refused_as_the_co
             expected = bool(draws & rule.accepts) and made.shape in rule.shapes
             reading = read(spec(tree=tree, verifier={"use": name}), catalog)
             if expected:
-                assert build(check(reading, catalog), catalog).declared.builder == made
+                assert build(check(reading, catalog), catalog).builder.declaration == made
             else:
                 with pytest.raises(IncompatibleParts):
                     check(reading, catalog)
@@ -170,7 +170,7 @@ def test_a_resolved_spec_calls_a_shipped_tree_by_its_name(catalog):
 def test_load_builds_a_decoder_that_runs():
     decoder = specdec.load(spec(tree={"use": "chain", "length": 2}), sampling={"temperature": 1.0, "seed": 3})
     assert len(decoder.generate([[0, 1]], max_new_tokens=7)[0].tokens) == 7
-    assert decoder.declared.verifier.guarantee is Guarantee.LOSSLESS
+    assert decoder.verifier.declaration.guarantee is Guarantee.LOSSLESS
 
 
 def test_load_takes_a_target_as_a_mapping_or_as_an_object():
@@ -183,7 +183,7 @@ def test_load_takes_a_target_as_a_mapping_or_as_an_object():
 
 def test_load_takes_dotted_overrides_and_lists_of_texts():
     for settings in ({"tree.length": 2}, ["tree.length=2"]):
-        assert specdec.load("plain", target=TARGET, set=settings).declared.builder.max_depth == 2
+        assert specdec.load("plain", target=TARGET, set=settings).builder.declaration.max_depth == 2
 
 
 def test_a_wrong_override_names_itself():

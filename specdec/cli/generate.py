@@ -184,9 +184,11 @@ def _ended_lines(events: Iterator[StreamEvent], *, quiet: bool) -> Iterator[Stre
 
 def guarantee_words(decoder: Decoder) -> str:
     """What the strategy promises of its output, in words; nothing is promised beyond the arithmetic of the target."""
-    if decoder.declared.verifier.guarantee is Guarantee.LOSSY:
+    if decoder.verifier.declaration.guarantee is Guarantee.LOSSY:
         return "lossy: not the target's distribution"
-    if decoder.target.facts.bitwise and (not decoder.sampling.temperature or Draw.COUPLED in decoder.declared.verifier.accepts):
+    if decoder.target.facts.bitwise and (
+        not decoder.sampling.temperature or Draw.COUPLED in decoder.verifier.declaration.accepts
+    ):
         return "plain decoding's own tokens, bit for bit"
     dtype = str(decoder.target.facts.dtype).removeprefix("torch.")
     rounding = "" if dtype in ("float32", "float64") else f" of {dtype}"

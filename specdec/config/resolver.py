@@ -178,12 +178,14 @@ class _Checker:
 
 
 def built(part: ResolvedPart, tools: BuildTools) -> Any:
-    """The part itself. Raises PluginError where its class fails, or returns something else."""
+    """The part itself, which carries its declaration. Raises PluginError where its class fails, or returns something else."""
     guard = PartGuard(part.kind, part.cls)
     with guard:
         made = part.cls.build(part.options, tools)
     if not isinstance(made, BASES[part.kind]):
         raise PluginError(f"{guard.label} was built as {type(made).__name__}, not as a {BASES[part.kind].__name__}")
+    if part.kind is not Kind.TARGET:
+        made.declaration = part.declares
     return made
 
 

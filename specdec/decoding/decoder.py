@@ -10,7 +10,7 @@ from typing import Any
 from specdec.decoding.batching import BatchScheduler, DecodeBatch
 from specdec.decoding.callbacks import StepCallback, StepInfo
 from specdec.decoding.contract_checks import checked_verdict
-from specdec.decoding.drafting import Declared, DraftRunner
+from specdec.decoding.drafting import DraftRunner
 from specdec.decoding.requests import Request, check_batch_size, requests_of
 from specdec.decoding.sequence import Sequence, open_sequences
 from specdec.errors import SpecError
@@ -45,13 +45,12 @@ class Decoder:
 
     def __init__(
         self,
-        *,
         target: Target,
         drafter: Drafter,
         builder: TreeBuilder,
         verifier: Verifier,
-        declared: Declared,
-        sampling: SamplingParams,
+        *,
+        sampling: SamplingParams | None = None,
         name: str = "decoder",
         on_step: Callable[[StepRecord], None] | None = None,
     ) -> None:
@@ -60,12 +59,11 @@ class Decoder:
         self.drafter = drafter
         self.builder = builder
         self.verifier = verifier
-        self.declared = declared
-        self.sampling = sampling
+        self.sampling = SamplingParams() if sampling is None else sampling
         self._on_step = on_step
         self._request_numbers = itertools.count()
-        self._runner = DraftRunner(target=target, drafter=drafter, builder=builder, declared=declared)
-        self._scheduler = BatchScheduler(target, drafter, declared.drafter.features)
+        self._runner = DraftRunner(target=target, drafter=drafter, builder=builder)
+        self._scheduler = BatchScheduler(target, drafter, drafter.declaration.features)
         self._scoring, self._drafting = PartGuard("target", target), PartGuard("drafter", drafter)
         self._verifying = PartGuard("verifier", verifier)
 
@@ -74,7 +72,28 @@ class Decoder:
         parts = f"drafter={type(self.drafter).name!r}, tree={type(self.builder).name!r}, verifier={type(self.verifier).name!r}"
         return (
             f"Decoder({self.name!r}, target={self.target.facts.description!r}, {parts}, "
-            f"temperature={self.sampling.temperature:g}, guarantee={self.declared.verifier.guarantee.value!r})"
+            f"temperature={self.sampling.temperature:g}, guarantee={self.verifier.declaration.guarantee.value!r})"
+        )
+
+    def replace(
+        self,
+        *,
+        target: Target | None = None,
+        drafter: Drafter | None = None,
+        builder: TreeBuilder | None = None,
+        verifier: Verifier | None = None,
+        sampling: SamplingParams | None = None,
+        name: str | None = None,
+    ) -> "Decoder":
+        """A decoder with other parts, or other sampling, and the rest of this one; None: as it is."""
+        return Decoder(
+            self.target if target is None else target,
+            self.drafter if drafter is None else drafter,
+            self.builder if builder is None else builder,
+            self.verifier if verifier is None else verifier,
+            sampling=self.sampling if sampling is None else sampling,
+            name=self.name if name is None else name,
+            on_step=self._on_step,
         )
 
     def generate(self, prompts: Any, *, batch_size: int | None = None, **options: Any) -> list[Generation]:
@@ -184,7 +203,7 @@ class Decoder:
         return checked_verdict(verdict, tree, self.target.facts.vocab_size, type(self.verifier).name), p
 
     def _generation(self, sequence: Sequence) -> Generation:
-        return sequence.generation(self.declared.verifier.guarantee)
+        return sequence.generation(self.verifier.declaration.guarantee)
 
 
 def _commit(sequence: Sequence, tree: DraftTree, verdict: Verdict, scored: Scored) -> Committed:

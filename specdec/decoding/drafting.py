@@ -9,7 +9,6 @@ from specdec.decoding.contract_checks import ProposalCheck
 from specdec.decoding.pruning import trimmed
 from specdec.decoding.sequence import Sequence
 from specdec.errors import NumericsError, PluginError
-from specdec.interfaces.declarations import BuilderDeclaration, DrafterDeclaration, VerifierDeclaration
 from specdec.interfaces.part_guard import PartGuard
 from specdec.interfaces.parts import Drafter, DraftSession, Target, TreeBuilder
 from specdec.interfaces.proposals import Answer, Budget, Candidates, DraftProbs, Frontier, Memory
@@ -19,15 +18,6 @@ from specdec.trees.draft_tree import DraftTree, Draw, TreeError, root_only, vali
 
 UNBOUNDED_NODES = 4096
 """Nodes of a draft where the target names no limit."""
-
-
-@dataclass(frozen=True, slots=True)
-class Declared:
-    """What the parts of a decoder declared."""
-
-    drafter: DrafterDeclaration
-    builder: BuilderDeclaration
-    verifier: VerifierDeclaration
 
 
 @dataclass(slots=True)
@@ -73,13 +63,13 @@ class _Uncoupled(DraftRng):
 class DraftRunner:
     """Drives a builder and a drafter; checks what both return."""
 
-    def __init__(self, *, target: Target, drafter: Drafter, builder: TreeBuilder, declared: Declared) -> None:
+    def __init__(self, *, target: Target, drafter: Drafter, builder: TreeBuilder) -> None:
         self._target = target
         self._drafter = drafter
         self._builder = builder
-        self._drafts = declared.drafter.drafts
-        self._draws = declared.builder.draw is not Draw.DETERMINISTIC
-        self._coupled = declared.builder.draw is Draw.COUPLED
+        self._drafts = drafter.declaration.drafts
+        self._draws = builder.declaration.draw is not Draw.DETERMINISTIC
+        self._coupled = builder.declaration.draw is Draw.COUPLED
         self._proposals = ProposalCheck(type(drafter).name, target.facts.vocab_size)
         self._drafting = PartGuard("drafter", drafter)
         self._building = PartGuard("tree builder", builder)

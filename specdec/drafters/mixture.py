@@ -35,7 +35,7 @@ class MixtureOptions(PartOptions):
     ] = 0.9
 
 
-Parts: TypeAlias = tuple[tuple[Drafter, DrafterDeclaration], ...]
+Parts: TypeAlias = tuple[Drafter, ...]
 """Drafters, and what each declares."""
 
 
@@ -68,13 +68,14 @@ class MixtureDrafter(Drafter[MixtureOptions]):
 
     def open(self, starts: Sequence[DraftStart]) -> DraftSession:
         """A session of every part."""
-        features = united(Features(), [declares.features for _, declares in self._parts])
-        views = [_View(features, declares.features) for _, declares in self._parts]
+        declared = [drafter.declaration for drafter in self._parts]
+        features = united(Features(), [declares.features for declares in declared])
+        views = [_View(features, declares.features) for declares in declared]
         sessions = [
             drafter.open([DraftStart(s.prompt, s.first_token, view.of(s.hidden)) for s in starts])
-            for (drafter, _), view in zip(self._parts, views, strict=True)
+            for drafter, view in zip(self._parts, views, strict=True)
         ]
-        quick = [declares.gives is Gives.CANDIDATES for _, declares in self._parts]
+        quick = [declares.gives is Gives.CANDIDATES for declares in declared]
         return MixtureSession(self._options, sessions, views, quick, len(starts))
 
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 from typing_extensions import TypeVar
 
+from specdec.errors import SpecError
 from specdec.interfaces.declarations import (
     BuilderDeclaration,
     DrafterDeclaration,
@@ -29,22 +30,6 @@ from specdec.sampling.logits_warper import TargetProbs
 from specdec.sampling.rng import DraftRng, TargetRng
 from specdec.trees.draft_tree import DraftTree
 
-__all__ = [
-    "Budget",
-    "BuildTools",
-    "DraftSession",
-    "DraftStart",
-    "Drafter",
-    "Frontier",
-    "PartOptions",
-    "Prefilled",
-    "Target",
-    "TargetFacts",
-    "TargetState",
-    "TreeBuilder",
-    "Verifier",
-]
-
 
 class PartOptions(BaseModel):
     """The keys that a part takes in a spec, beside `use`."""
@@ -53,6 +38,26 @@ class PartOptions(BaseModel):
 
 
 OptionsT = TypeVar("OptionsT", bound=PartOptions, default=Any)
+DeclarationT = TypeVar("DeclarationT")
+PartT = TypeVar("PartT", bound="Drafter | TreeBuilder | Verifier")
+
+
+class Declaring(Generic[DeclarationT]):
+    """A part that carries what it declares; `build_part` and compose see to that, a part that wraps another one sets it."""
+
+    _declaration: DeclarationT | None = None
+
+    @property
+    def declaration(self) -> DeclarationT:
+        """What `declares` said of its options. Raises SpecError for a part that was made by its constructor alone."""
+        if self._declaration is None:
+            name = type(self).__name__
+            raise SpecError(f"{name} carries no declaration; make it with build_part({name}, options), or set `declaration`")
+        return self._declaration
+
+    @declaration.setter
+    def declaration(self, value: DeclarationT) -> None:
+        self._declaration = value
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,7 +169,7 @@ class DraftSession(ABC):
         """Append the rows of another session of the same drafter, between steps. `other` is not used any more."""
 
 
-class Drafter(ABC, Generic[OptionsT]):
+class Drafter(Declaring[DrafterDeclaration], ABC, Generic[OptionsT]):
     """Proposes tokens; knows nothing of p, of the tree's shape or of acceptance."""
 
     name: ClassVar[str]
@@ -185,7 +190,7 @@ class Drafter(ABC, Generic[OptionsT]):
         """A session for these sequences; sessions share nothing that changes."""
 
 
-class TreeBuilder(ABC, Generic[OptionsT]):
+class TreeBuilder(Declaring[BuilderDeclaration], ABC, Generic[OptionsT]):
     """Decides the draft's shape and draws its tokens."""
 
     name: ClassVar[str]
@@ -212,7 +217,7 @@ class TreeBuilder(ABC, Generic[OptionsT]):
         """
 
 
-class Verifier(ABC, Generic[OptionsT]):
+class Verifier(Declaring[VerifierDeclaration], ABC, Generic[OptionsT]):
     """Accepts a path and draws the next token: a pure function of (tree, p, rng)."""
 
     name: ClassVar[str]
@@ -238,11 +243,26 @@ class BuildTools:
     """What compose hands to `build`. target: the main target (absent while that itself is built).
 
     targets: further models that the drafter declared, loaded. find_tree: name or path -> file of a tree shape.
-    drafters: further drafters that it declared, built, each with what it declares itself.
+    drafters: further drafters that it declared, built.
     """
 
     target: Target | None = None
     targets: Mapping[str, Target] = field(default_factory=dict)
     find_tree: Callable[[str], Path] = Path
     sampling_seed: int = 0
-    drafters: tuple[tuple[Drafter, DrafterDeclaration], ...] = ()
+    drafters: tuple[Drafter, ...] = ()
+
+
+def build_part(cls: type[PartT], options: PartOptions | None = None, tools: BuildTools | None = None) -> PartT:
+    """A drafter, tree builder or verifier that carries its declaration, as `Decoder` wants it.
+
+    Args:
+        cls: The part's class.
+        options: An instance of `cls.Options`; None: its defaults.
+        tools: What `build` needs, such as the target; None: nothing.
+    """
+    given = cls.Options() if options is None else options
+    made: Any = cls.build(given, BuildTools() if tools is None else tools)
+    made.declaration = cls.declares(given)
+    part: PartT = made
+    return part

@@ -44,7 +44,7 @@ def check_builder(cls: type[TreeBuilder], options: Mapping[str, Any] | PartOptio
     report = Checked(part_name(Kind.TREE, cls))
     part = opened(Kind.TREE, cls, options, report)
     with report.rule("it can be built"):
-        fitting = [rule for rule in RULES if not misfit(_decoder(part, rule, models_of(SMALL, 1)[0]).declared)]
+        fitting = [rule for rule in RULES if not misfit(_decoder(part, rule, models_of(SMALL, 1)[0]))]
     if not fitting:
         raise CheckFailed(f"{report.part}: no verifier fits its declaration {part.declares}")
     for model in _models():
@@ -89,7 +89,7 @@ def _drafts(decoder: Decoder, model: StandIn) -> Mapping[Draft, float]:
         drafts = draft_distribution(smaller, model.prefix, depth=None)
     except NotAFunctionOfItsDraws as error:
         raise CheckFailed(f"{error}: all randomness must come from the `rng` that grow receives") from error
-    if decoder.declared.builder.draw is Draw.DETERMINISTIC and len(drafts) > 1:
+    if decoder.builder.declaration.draw is Draw.DETERMINISTIC and len(drafts) > 1:
         raise CheckFailed(
             f"it declares deterministic draws, and grows {len(drafts)} different trees after {list(model.prefix)}"
         )

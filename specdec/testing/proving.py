@@ -4,11 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from specdec.decoding.decoder import Decoder
-from specdec.decoding.drafting import Declared
 from specdec.drafters.tabular import Tabular as TabularDrafter
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.interfaces.compatibility import NamedDeclaration, mismatches
-from specdec.interfaces.parts import BuildTools, Drafter, PartOptions, Target, TreeBuilder, Verifier
+from specdec.interfaces.parts import BuildTools, Drafter, PartOptions, Target, TreeBuilder, Verifier, build_part
 from specdec.losslessness.exact.budget import CUTS
 from specdec.losslessness.exact.distance import ExactProof
 from specdec.losslessness.exact.enumeration import Size, prove_run, prove_step, run_leaves, step_size
@@ -100,20 +99,17 @@ def decoder_of(
 ) -> Decoder:
     """A decoder of these parts; `misfit` says whether it should be."""
     tools = BuildTools(target=target)
-    made: list[Any] = [cls.build(options, tools) for cls, options in (drafter, builder, verifier)]
-    declared = Declared(drafter[0].declares(drafter[1]), builder[0].declares(builder[1]), verifier[0].declares(verifier[1]))
-    return Decoder(
-        target=target, drafter=made[0], builder=made[1], verifier=made[2], declared=declared, sampling=sampling, name="check"
-    )
+    made: list[Any] = [build_part(cls, options, tools) for cls, options in (drafter, builder, verifier)]
+    return Decoder(target, *made, sampling=sampling, name="check")
 
 
-def misfit(declared: Declared) -> bool:
+def misfit(decoder: Decoder) -> bool:
     """Whether the contract refuses these parts together; a lossy verifier is not refused."""
     return bool(
         mismatches(
-            drafter=NamedDeclaration("drafter", declared.drafter),
-            builder=NamedDeclaration("tree", declared.builder),
-            verifier=NamedDeclaration("verifier", declared.verifier),
+            drafter=NamedDeclaration("drafter", decoder.drafter.declaration),
+            builder=NamedDeclaration("tree", decoder.builder.declaration),
+            verifier=NamedDeclaration("verifier", decoder.verifier.declaration),
             allow_lossy=True,
         )
     )

@@ -64,7 +64,7 @@ def _prove(part: Opened, draw: Draw, report: Checked) -> None:
                 decoder = decoder_of(
                     target_of(model), table_drafter(model), (partner.cls, partner.options), (part.cls, part.options), sampling
                 )
-                if misfit(decoder.declared):
+                if misfit(decoder):
                     continue
                 words = f"{partner.words} at temperature {sampling.temperature:g}"
                 met += prove_steps(decoder, model, words, report, lossless=lossless) is not None
@@ -79,7 +79,7 @@ def _prove_loops(part: Opened, report: Checked) -> None:
         model = models_of(SMALL, 2)[1]
         builder = (partner.cls, partner.options)
         decoder = decoder_of(target_of(model), table_drafter(model), builder, (part.cls, part.options), HOT)
-        if not misfit(decoder.declared) and prove_loop(decoder, model, partner.words, report, lossless=lossless) is not None:
+        if not misfit(decoder) and prove_loop(decoder, model, partner.words, report, lossless=lossless) is not None:
             return
     raise CheckFailed("no draft was small enough to be enumerated over two steps")
 

@@ -23,7 +23,7 @@ class Recorder:
                 drafters=drafter_names(spec.get("drafter", {})),
                 verifier=type(decoder.verifier).name,
                 target=decoder.target.facts.description,
-                guarantee=decoder.declared.verifier.guarantee.value,
+                guarantee=decoder.verifier.declaration.guarantee.value,
                 seed=seed,
                 prompt_tokens=tuple(prompt),
                 spec=spec,

@@ -8,10 +8,8 @@ from specdec.bench.chat_prompts import Prompter
 from specdec.bench.prompts import Question
 from specdec.compose import load
 from specdec.decoding.decoder import Decoder
-from specdec.decoding.drafting import Declared
 from specdec.errors import SpecError
 from specdec.interfaces.declarations import BuilderDeclaration, DrafterDeclaration
-from specdec.interfaces.parts import TreeBuilder
 from specdec.interfaces.text_codec import TextCodec
 from specdec.performance.acceptance_profile import DIGITS, AcceptanceProfile, counts, encoded
 from specdec.sampling.keyed_noise import request_key
@@ -64,7 +62,7 @@ def measure_acceptance(
 
     Raises SpecError where `check_measurable` does, and where there is nothing to count.
     """
-    check_measurable(decoder.declared.drafter, decoder.declared.builder, own_steps=plan.own_steps)
+    check_measurable(decoder.drafter.declaration, decoder.builder.declaration, own_steps=plan.own_steps)
     for name, value, most in (("width", plan.width, len(DIGITS)), ("depth", plan.depth, len(DIGITS) - 1)):
         if not 1 <= value <= most:
             raise SpecError(f"{name}: got {value}; expected 1 to {most}")
@@ -76,18 +74,6 @@ def first_turns(questions: Sequence[Question], codec: TextCodec | None) -> list[
     """The ids of each question's first turn; by the chat template, where there is one."""
     prompter = Prompter(codec, chat=None)
     return [list(prompter.ids(question, ())) for question in questions]
-
-
-def _with_builder(decoder: Decoder, builder: TreeBuilder, declared: Declared) -> Decoder:
-    return Decoder(
-        target=decoder.target,
-        drafter=decoder.drafter,
-        builder=builder,
-        verifier=decoder.verifier,
-        declared=declared,
-        sampling=decoder.sampling,
-        name=decoder.name,
-    )
 
 
 def _probed(
@@ -105,8 +91,8 @@ def _probed(
         answer = plain.generate([list(prompt)], sampling=decoder.sampling, **options)[0]
         own = Trials()
         probe = Probe([*prompt, *answer.tokens], width=plan.width, depth=plan.depth, trials=own, offers=offers)
-        declared = Declared(decoder.declared.drafter, Probe.declares(Probe.Options()), decoder.declared.verifier)
-        again = _with_builder(decoder, probe, declared).generate([list(prompt)], **options)[0]
+        probe.declaration = Probe.declares(Probe.Options())
+        again = decoder.replace(builder=probe).generate([list(prompt)], **options)[0]
         if again.tokens == answer.tokens and len(answer.tokens) > 1:
             missing: list[RankPath] = [()] * (len(answer.tokens) - 1 - len(probe.paths))
             trails.append((*probe.paths, *missing))
@@ -147,7 +133,8 @@ def _own_steps(
 ) -> AcceptanceProfile:
     listener = Listener(decoder.builder)
     tally = StepCounts(listener, Trials())
-    listening = _with_builder(decoder, listener, decoder.declared)
+    listener.declaration = decoder.builder.declaration
+    listening = decoder.replace(builder=listener)
     for number, prompt in enumerate(prompts):
         options: dict[str, Any] = {"max_new_tokens": plan.max_new_tokens, "seed": request_key(plan.seed, number)}
         for _ in listening.stream(list(prompt), step_callback=tally.step_callback, **options):

@@ -8,10 +8,10 @@ from typing import Any
 from specdec.compose import load
 from specdec.decoding.batching import DecodeBatch
 from specdec.decoding.decoder import Decoder
-from specdec.decoding.drafting import Declared
 from specdec.decoding.requests import Request
-from specdec.drafters.ngram import NgramDrafter, NgramOptions
+from specdec.drafters.ngram import NgramDrafter
 from specdec.errors import SpecError
+from specdec.interfaces.parts import build_part
 from specdec.interfaces.results import StepRecord
 from specdec.performance.cost_model import CostModel, DrafterCost
 from specdec.sampling.keyed_noise import mix
@@ -59,7 +59,7 @@ def measure_costs(
     """
     _check(decoder, plan)
     meter = Meter(chain=not decoder.target.facts.trees)
-    metered, drafts = _metered(decoder, meter), decoder.declared.drafter.drafts
+    metered, drafts = _metered(decoder, meter), decoder.drafter.declaration.drafts
     plain = load("plain", target=decoder.target)
     rounds = []
     for number in range(plan.rounds + 1):
@@ -85,7 +85,7 @@ def _check(decoder: Decoder, plan: CostPlan) -> None:
     facts = decoder.target.facts
     if not plan.widths or plan.widths[0] != 1 or not plan.contexts or plan.rounds < 1:
         raise SpecError("a cost profile needs the width 1, a context and a round")
-    if decoder.declared.drafter.drafts and plan.widths[-1] < 2:
+    if decoder.drafter.declaration.drafts and plan.widths[-1] < 2:
         raise SpecError("a width of 1 drafts nothing, so that the drafter's cost stays unknown; --max-width 2 would work")
     if facts.max_tree_nodes is not None and plan.widths[-1] > facts.max_tree_nodes:
         raise SpecError(f"width {plan.widths[-1]}: this target scores at most {facts.max_tree_nodes} tokens at once")
@@ -104,20 +104,11 @@ def _growth(plan: CostPlan) -> int:
 
 def _metered(decoder: Decoder, meter: Meter) -> Decoder:
     """The decoder with trees by the meter; verified by what fits whatever is drafted."""
-    declared = Declared(decoder.declared.drafter, Metered.declares(Metered.Options()), Wandering.declares(Wandering.Options()))
     vocab_size = decoder.target.facts.vocab_size
-    drafter = decoder.drafter
-    if not declared.drafter.drafts:
-        drafter = NgramDrafter(NgramOptions())
-        declared = Declared(NgramDrafter.declares(NgramOptions()), declared.builder, declared.verifier)
-    return Decoder(
-        target=decoder.target,
-        drafter=drafter,
-        builder=Metered(meter, vocab_size),
-        verifier=Wandering(vocab_size),
-        declared=declared,
-        sampling=decoder.sampling,
-    )
+    drafter = decoder.drafter if decoder.drafter.declaration.drafts else build_part(NgramDrafter)
+    builder, verifier = Metered(meter, vocab_size), Wandering(vocab_size)
+    builder.declaration, verifier.declaration = Metered.declares(Metered.Options()), Wandering.declares(Wandering.Options())
+    return decoder.replace(drafter=drafter, builder=builder, verifier=verifier)
 
 
 def _round(metered: Decoder, plain: Decoder, meter: Meter, plan: CostPlan, number: int) -> Samples:
@@ -140,7 +131,7 @@ def _round(metered: Decoder, plain: Decoder, meter: Meter, plan: CostPlan, numbe
                 _plain_step(plain, plain_run, context, samples)
             meter.size, meter.width = width, DRAFT_WIDTHS[(place + number) % len(DRAFT_WIDTHS)]
             _metered_step(metered, run, meter, context, samples)
-    if metered.declared.drafter.drafts:
+    if metered.drafter.declaration.drafts:
         _batched_steps(metered, meter, plan, number, samples)
     return samples
 

@@ -10,11 +10,10 @@ from statistics import median
 import torch
 
 from specdec.decoding.decoder import Decoder
-from specdec.decoding.drafting import Declared
 from specdec.decoding.requests import Request
 from specdec.drafters.none import NoDrafter
 from specdec.interfaces.declarations import DrafterDeclaration, Gives
-from specdec.interfaces.parts import BuildTools, Drafter, DraftSession, PartOptions, Prefilled, Target, TargetState
+from specdec.interfaces.parts import Drafter, DraftSession, PartOptions, Prefilled, Target, TargetState, build_part
 from specdec.interfaces.proposals import Distributions
 from specdec.interfaces.results import PHASES, Scored, TargetFacts
 from specdec.nn.kv_cache import KvCache, LayerShape
@@ -141,12 +140,8 @@ class CannedDrafter(Drafter):
 
 def milliseconds(builder_class, builder_options, drafter, sampling):
     """Median over steps: draft, and everything else."""
-    builder = builder_class.build(builder_options, BuildTools())
-    declared = Declared(
-        drafter.declares(drafter.Options()), builder_class.declares(builder_options), Match.declares(Match.Options())
-    )
-    target = Canned()
-    decoder = Decoder(target=target, drafter=drafter, builder=builder, verifier=Match(), declared=declared, sampling=sampling)
+    drafter.declaration = drafter.declares(drafter.Options())
+    decoder = Decoder(Canned(), drafter, build_part(builder_class, builder_options), build_part(Match), sampling=sampling)
     run = decoder.start([Request(prompt=tuple(range(3, 3 + PROMPT)), max_new_tokens=1000, ignore_eos=True)])
     draft, rest, nodes = [], [], []
     for _ in range(STEPS):

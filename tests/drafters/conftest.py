@@ -7,17 +7,16 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from specdec.decoding.decoder import Decoder
-from specdec.decoding.drafting import Declared
 from specdec.drafters.eagle import EagleDrafter
 from specdec.drafters.eagle3 import Eagle3Drafter
-from specdec.drafters.none import NoDrafter, NoneOptions
+from specdec.drafters.none import NoDrafter
 from specdec.heads.config import HeadConfig, Inputs
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
 from specdec.heads.formats.checkpoint import HeadCheckpoint
 from specdec.heads.loading import ready
 from specdec.interfaces.declarations import DrafterDeclaration, Features, Gives
-from specdec.interfaces.parts import BuildTools, PartOptions
+from specdec.interfaces.parts import BuildTools, PartOptions, build_part
 from specdec.sampling.params import SamplingParams
 from specdec.targets.assembly import RunSettings, assemble
 from specdec.targets.huggingface import HuggingFaceTarget
@@ -109,14 +108,14 @@ def decoder_of():
 
     def make(target, drafter, builder, verifier, **sampling) -> Decoder:
         tools = BuildTools(target=target)
-        made, declared = drafter or (NoDrafter.build(NoneOptions(), tools), NoDrafter.declares(NoneOptions()))
-        cls, options = builder
+        made = build_part(NoDrafter) if drafter is None else drafter[0]
+        if drafter is not None:
+            made.declaration = drafter[1]
         return Decoder(
-            target=target,
-            drafter=made,
-            builder=cls.build(options, tools),
-            verifier=verifier.build(PartOptions(), tools),
-            declared=Declared(declared, cls.declares(options), verifier.declares(PartOptions())),
+            target,
+            made,
+            build_part(*builder, tools),
+            build_part(verifier, PartOptions(), tools),
             sampling=SamplingParams(**sampling),
         )
 

@@ -3,12 +3,11 @@
 import pytest
 
 from specdec.decoding.decoder import Decoder
-from specdec.decoding.drafting import Declared
 from specdec.decoding.requests import Request
 from specdec.drafters.model import ModelDrafter, ModelOptions
 from specdec.drafters.ngram import NgramDrafter, NgramOptions
 from specdec.drafters.none import NoDrafter, NoneOptions
-from specdec.interfaces.parts import BuildTools, PartOptions
+from specdec.interfaces.parts import BuildTools, PartOptions, build_part
 from specdec.sampling.params import SamplingParams
 from specdec.targets.tabular import Tabular, TabularTargetOptions
 from specdec.tree_builders.chain import Chain, ChainOptions
@@ -38,19 +37,8 @@ def decoder(main, drafter, builder, verifier=Match, *, draft=None, **sampling):
     """drafter: (class, options); draft: options of a draft model."""
     nested = {} if draft is None else {"model": Tabular.build(draft, BuildTools())}
     tools = BuildTools(target=main, targets=nested)
-    parts = [cls.build(chosen, tools) for cls, chosen in (drafter, builder)]
-    rule = verifier.Options()
-    declared = Declared(drafter[0].declares(drafter[1]), builder[0].declares(builder[1]), verifier.declares(rule))
-    made = verifier.build(rule, tools)
-    return Decoder(
-        target=main,
-        drafter=parts[0],
-        builder=parts[1],
-        verifier=made,
-        declared=declared,
-        sampling=SamplingParams(**sampling),
-        name="t",
-    )
+    parts = [build_part(cls, chosen, tools) for cls, chosen in (drafter, builder)]
+    return Decoder(main, *parts, build_part(verifier), sampling=SamplingParams(**sampling), name="t")
 
 
 def plain(main, **sampling):

@@ -65,12 +65,10 @@ class ScriptedSession(DraftSession):
 def mixed(*parts, **options):
     """parts: (what it says, whether it computes[, features]). The session and the parts' drafters."""
     drafters = [Scripted(says) for says, *_ in parts]
-    declared = [
-        DrafterDeclaration(Gives.DISTRIBUTIONS if computes else Gives.CANDIDATES, *features) for _, computes, *features in parts
-    ]
-    built = tuple(zip(drafters, declared, strict=True))
+    for drafter, (_, computes, *features) in zip(drafters, parts, strict=True):
+        drafter.declaration = DrafterDeclaration(Gives.DISTRIBUTIONS if computes else Gives.CANDIDATES, *features)
     chosen = MixtureOptions(parts=[{"use": "x"}] * len(parts), **options)
-    return MixtureDrafter.build(chosen, BuildTools(drafters=built)), drafters
+    return MixtureDrafter.build(chosen, BuildTools(drafters=tuple(drafters))), drafters
 
 
 def opened(drafter, rows=1):

@@ -379,11 +379,10 @@ def test_three_children_of_every_kind_keep_the_distribution_under_their_rule(com
 def test_top_k_children_are_refused_under_the_rule_for_drawn_ones(compose, table, parts_of):
     parts = parts_of(*KINDS["top-k"], MultiRound)
     decoder = compose(table(5, seed=2), parts, "mixed", sampling=SamplingParams(temperature=1.0))
-    declared = decoder.declared
     [broken] = mismatches(
-        drafter=NamedDeclaration("tabular", declared.drafter),
-        builder=NamedDeclaration("fixed", declared.builder),
-        verifier=NamedDeclaration("multi_round", declared.verifier),
+        drafter=NamedDeclaration("tabular", decoder.drafter.declaration),
+        builder=NamedDeclaration("fixed", decoder.builder.declaration),
+        verifier=NamedDeclaration("multi_round", decoder.verifier.declaration),
     )
     assert broken.rule == "draw"
     with pytest.raises(PluginError, match="deterministic draws"):

@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 
 from specdec.decoding.decoder import Decoder
-from specdec.decoding.drafting import Declared
 from specdec.drafters.tabular import Tabular as TabularDrafter
 from specdec.drafters.tabular import TabularDrafterOptions
-from specdec.interfaces.parts import BuildTools, PartOptions, TreeBuilder, Verifier
+from specdec.interfaces.parts import BuildTools, PartOptions, TreeBuilder, Verifier, build_part
 from specdec.interfaces.probability_table import RandomRows
 from specdec.sampling.params import SamplingParams
 from specdec.targets.tabular import Tabular as TabularTarget
@@ -52,16 +51,10 @@ def tabular_decoder(
     """A decoder of these parts on the case's models; unlike compose it does not ask whether they fit together."""
     target = TabularTarget(case.target)
     tools = BuildTools(target=target)
-    verifier_options = verifier.Options()
     return Decoder(
-        target=target,
-        drafter=TabularDrafter.build(case.drafter, tools),
-        builder=builder.build(builder_options, tools),
-        verifier=verifier.build(verifier_options, tools),
-        declared=Declared(
-            drafter=TabularDrafter.declares(case.drafter),
-            builder=builder.declares(builder_options),
-            verifier=verifier.declares(verifier_options),
-        ),
+        target,
+        build_part(TabularDrafter, case.drafter, tools),
+        build_part(builder, builder_options, tools),
+        build_part(verifier, None, tools),
         sampling=sampling if sampling is not None else SamplingParams(temperature=1.0),
     )

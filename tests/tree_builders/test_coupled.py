@@ -211,11 +211,11 @@ def test_two_steps_of_the_loop_have_the_distribution_and_are_pathwise():
 @pytest.mark.parametrize("verifier", [ChainRule, MultiRound, PointMass])
 @pytest.mark.parametrize("widths", [(1, 1), (2, 1)])
 def test_other_verifiers_are_refused_with_the_reason(verifier, widths):
-    declared = tabular_decoder(drawn_case(0), Coupled, CoupledOptions(widths=widths), verifier).declared
+    made = tabular_decoder(drawn_case(0), Coupled, CoupledOptions(widths=widths), verifier)
     found = mismatches(
-        drafter=NamedDeclaration("tabular", declared.drafter),
-        builder=NamedDeclaration("coupled", declared.builder),
-        verifier=NamedDeclaration(verifier.name, declared.verifier),
+        drafter=NamedDeclaration("tabular", made.drafter.declaration),
+        builder=NamedDeclaration("coupled", made.builder.declaration),
+        verifier=NamedDeclaration(verifier.name, made.verifier.declaration),
     )
     assert "noise by which the target draws" in next(m for m in found if m.rule == "draw").message
     assert Match.declares(PartOptions()).accepts == frozenset(Draw)

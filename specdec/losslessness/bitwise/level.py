@@ -123,7 +123,7 @@ def _modes(resolved: ResolvedSpec, decoder: Decoder) -> Iterator[dict[str, Any]]
     yield greedy(own).model_dump(mode="json", exclude_none=True)
     if type(decoder.verifier).name == "match":
         warm = {**SAMPLED, "temperature": own.temperature, "top_p": own.top_p} if own.temperature else SAMPLED
-        drafts = {} if decoder.declared.builder.draw is Draw.DETERMINISTIC else {"draft": {"temperature": 1.0}}
+        drafts = {} if decoder.builder.declaration.draw is Draw.DETERMINISTIC else {"draft": {"temperature": 1.0}}
         yield {key: value for key, value in {**warm, **drafts}.items() if value is not None}
 
 

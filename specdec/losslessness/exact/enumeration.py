@@ -215,7 +215,7 @@ def _draft(decoder: Decoder, prefix: Sequence[int], depth: int | None, rng: Requ
     with blamed(f"drafter '{decoder.drafter.name}'"):
         session = decoder.drafter.open([DraftStart(tuple(prefix[:-1]), prefix[-1], HiddenStates())])
     with blamed(f"tree '{decoder.builder.name}'"):
-        runner = DraftRunner(target=decoder.target, drafter=decoder.drafter, builder=decoder.builder, declared=decoder.declared)
+        runner = DraftRunner(target=decoder.target, drafter=decoder.drafter, builder=decoder.builder)
         tree = runner.grow([_sequence(decoder, prefix, depth, rng)], session)[0]
     q = () if tree.q is None else tuple(map(tuple, tree.q.tolist()))
     key = (

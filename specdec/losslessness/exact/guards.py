@@ -66,15 +66,7 @@ def with_smaller_drafts(decoder: Decoder, *, depth: int | None, nodes: int | Non
     """The decoder with a smaller budget for its builder, which then cuts the draft by its own code. None: as it is."""
     if depth is None and nodes is None:
         return decoder
-    return Decoder(
-        target=decoder.target,
-        drafter=decoder.drafter,
-        builder=_budgeted(decoder.builder, depth, nodes),
-        verifier=decoder.verifier,
-        declared=decoder.declared,
-        sampling=decoder.sampling,
-        name=decoder.name,
-    )
+    return decoder.replace(builder=_budgeted(decoder.builder, depth, nodes))
 
 
 def _budgeted(builder: TreeBuilder, depth: int | None, nodes: int | None) -> TreeBuilder:
@@ -100,4 +92,6 @@ def _budgeted(builder: TreeBuilder, depth: int | None, nodes: int | None) -> Tre
             )
             return builder.grow(root_token, root_position, smaller, rng)
 
-    return Budgeted()
+    made = Budgeted()
+    made.declaration = builder.declaration
+    return made

@@ -54,7 +54,7 @@ class Witness(TargetRng):
 
 def shares_noise(decoder: Decoder) -> bool:
     """Whether the decoder's drafts are made with the target's noise."""
-    return decoder.declared.builder.draw is Draw.COUPLED
+    return decoder.builder.declaration.draw is Draw.COUPLED
 
 
 def check_step(witness: Witness, tree: DraftTree, target_probs: TargetProbs, verdict: Verdict, verifier: str) -> None:

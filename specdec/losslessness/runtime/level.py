@@ -74,7 +74,7 @@ class RuntimeProof:
     def measure_noise(self, text: tuple[int, ...], first: int) -> None:
         """Add one text to the width noise."""
         widths = sorted({*WIDTHS, self._own_width})
-        features = wanted_features(self.decoder.target, self.decoder.declared.drafter.features.layers)
+        features = wanted_features(self.decoder.target, self.decoder.drafter.declaration.features.layers)
         found = width_noise(self.decoder.target, text, first, features, [w for w in widths if w <= len(text) - first])
         self.noise.logits = max(self.noise.logits, found.logits)
         self.noise.hidden = max(self.noise.hidden, found.hidden)
@@ -82,12 +82,12 @@ class RuntimeProof:
 
     @property
     def _own_width(self) -> int:
-        nodes = self.decoder.declared.builder.max_nodes
+        nodes = self.decoder.builder.declaration.max_nodes
         return 1 + min(nodes, ANSWER_TOKENS - 1) if nodes is not None else WIDTHS[-1]
 
     def check_batch(self, prefixes: list[list[int]], number: int) -> None:
         """One ragged batch of random trees."""
-        features = wanted_features(self.decoder.target, self.decoder.declared.drafter.features.layers)
+        features = wanted_features(self.decoder.target, self.decoder.drafter.declaration.features.layers)
         try:
             check_trees(self.decoder.target, self.reference, prefixes, features, mix(self.seed, 51, number), self.trees)
         except NumericsError as error:
@@ -97,7 +97,7 @@ class RuntimeProof:
         """Greedy answers of the strategy, looked at for aligned features; (prompt, tokens) of each."""
         notes = Notes(every=1 << 30)
         answers = overheard(self.decoder, notes).generate(prompts, max_new_tokens=num_tokens, ignore_eos=True)
-        features = self.decoder.declared.drafter.features
+        features = self.decoder.drafter.declaration.features
         for answer in answers if features else []:
             text = [*answer.prompt_tokens, *answer.tokens]
             hidden = self.decoder.target.prefill([text], features).scored[0].hidden

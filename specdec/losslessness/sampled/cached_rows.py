@@ -10,10 +10,9 @@ import torch
 from specdec.config.resolved_spec import ResolvedSpec
 from specdec.config.resolver import built
 from specdec.decoding.decoder import Decoder
-from specdec.decoding.drafting import Declared
 from specdec.drafters.tabular import Tabular as TabularDrafter
 from specdec.drafters.tabular import TabularDrafterOptions
-from specdec.interfaces.parts import BuildTools
+from specdec.interfaces.parts import BuildTools, build_part
 from specdec.losslessness.sampled.evidence import Bets, Evidence, bets
 from specdec.losslessness.sampled.long_runs import RealRow
 from specdec.losslessness.sampled.statistics import Floats
@@ -145,17 +144,11 @@ def table_decoder(
     tools = BuildTools(target=target, find_tree=resolved.find_tree, sampling_seed=sampling.seed)
     drafter, builder, verifier = (resolved.parts[kind] for kind in (Kind.DRAFTER, Kind.TREE, Kind.VERIFIER))
     options = TabularDrafterOptions(vocab=vocab, start=start, rows={key: tuple(row.q) for key, row in rows.items()})
-    drafts = drafter.declares.drafts
     return Decoder(
-        target=target,
-        drafter=TabularDrafter.build(options, tools) if drafts else built(drafter, tools),
-        builder=built(builder, tools),
-        verifier=built(verifier, tools),
-        declared=Declared(
-            drafter=TabularDrafter.declares(options) if drafts else drafter.declares,
-            builder=builder.declares,
-            verifier=verifier.declares,
-        ),
+        target,
+        build_part(TabularDrafter, options, tools) if drafter.declares.drafts else built(drafter, tools),
+        built(builder, tools),
+        built(verifier, tools),
         sampling=sampling,
         name=resolved.spec.name,
     )

@@ -104,8 +104,8 @@ class _Questions:
         self._sketch = TreeSketch(prefix[-1], len(prefix) - 1)
         self._nodes: dict[Context, int] = {(): 0}
         self._session: DraftSession | None = None
-        if decoder.declared.drafter.drafts and len(prefix) > 1:
-            scored = decoder.target.prefill([list(prefix[:-1])], decoder.declared.drafter.features).scored[0]
+        if decoder.drafter.declaration.drafts and len(prefix) > 1:
+            scored = decoder.target.prefill([list(prefix[:-1])], decoder.drafter.declaration.features).scored[0]
             self._session = decoder.drafter.open([DraftStart(prefix[:-1], prefix[-1], scored.hidden)])
 
     def ask(self, contexts: Sequence[Context], vocab_size: int) -> list["torch.Tensor | None"]:

@@ -52,15 +52,7 @@ class Notes:
 
 def overheard(decoder: Decoder, notes: Notes) -> Decoder:
     """The decoder, with `notes` taken. The drafter's answers are not touched."""
-    return Decoder(
-        target=decoder.target,
-        drafter=_listening(decoder.drafter, notes),
-        builder=decoder.builder,
-        verifier=decoder.verifier,
-        declared=decoder.declared,
-        sampling=decoder.sampling,
-        name=decoder.name,
-    )
+    return decoder.replace(drafter=_listening(decoder.drafter, notes))
 
 
 def _listening(drafter: Drafter, notes: Notes) -> Drafter:
@@ -79,7 +71,9 @@ def _listening(drafter: Drafter, notes: Notes) -> Drafter:
         def open(self, starts: Sequence[DraftStart]) -> DraftSession:
             return _Session(drafter.open(starts), [(*start.prompt, start.first_token) for start in starts], notes)
 
-    return Listening()
+    made = Listening()
+    made.declaration = drafter.declaration
+    return made
 
 
 class _Session(DraftSession):

@@ -68,11 +68,11 @@ TWENTY = [drawn_case(number, vocab=2 + number % 2) for number in range(20)]
 
 def refusals(name, verifier):
     builder, options = BUILDERS[name]
-    declared = tabular_decoder(TEN[0], builder, options, verifier).declared
+    made = tabular_decoder(TEN[0], builder, options, verifier)
     return mismatches(
-        drafter=NamedDeclaration("tabular", declared.drafter),
-        builder=NamedDeclaration(builder.name, declared.builder),
-        verifier=NamedDeclaration(verifier.name, declared.verifier),
+        drafter=NamedDeclaration("tabular", made.drafter.declaration),
+        builder=NamedDeclaration(builder.name, made.builder.declaration),
+        verifier=NamedDeclaration(verifier.name, made.verifier.declaration),
     )
 
 

@@ -6,11 +6,9 @@ import pytest
 import torch
 from tabular_cases import drawn_case, tabular_decoder
 
-from specdec.decoding.decoder import Decoder
-from specdec.decoding.drafting import Declared
 from specdec.errors import SpecdecError
 from specdec.interfaces.declarations import DrafterDeclaration, Gives
-from specdec.interfaces.parts import Drafter, DraftSession, PartOptions
+from specdec.interfaces.parts import Drafter, DraftSession, PartOptions, build_part
 from specdec.interfaces.proposals import Distributions
 from specdec.losslessness.exact.distance import Emission, prove
 from specdec.losslessness.exact.enumeration import prove_run, run_distribution, step_distribution, target_distribution
@@ -144,14 +142,7 @@ class MoodySession(DraftSession):
 )
 def test_a_drafter_that_remembers_acceptance_is_still_lossless(builder, options, verifier):
     plain = tabular_decoder(drawn_case(3, vocab=2), builder, options, verifier)
-    decoder = Decoder(
-        target=plain.target,
-        drafter=Moody(),
-        builder=plain.builder,
-        verifier=plain.verifier,
-        declared=Declared(Moody.declares(PartOptions()), plain.declared.builder, plain.declared.verifier),
-        sampling=ONE,
-    )
+    decoder = plain.replace(drafter=build_part(Moody, PartOptions()), sampling=ONE)
     assert prove_run(decoder, (0,), max_new_tokens=5).holds
 
 

@@ -7,10 +7,9 @@ from tabular_cases import drawn_case, tabular_decoder
 from specdec.compose import load_catalog
 from specdec.config.resolver import check, read
 from specdec.decoding.decoder import Decoder
-from specdec.decoding.drafting import Declared
 from specdec.errors import PluginError, SpecdecError
 from specdec.interfaces.declarations import ALL_SHAPES, VerifierDeclaration
-from specdec.interfaces.parts import PartOptions, Verifier
+from specdec.interfaces.parts import PartOptions, Verifier, build_part
 from specdec.interfaces.results import Verdict
 from specdec.losslessness.exact.enumeration import prove_run, prove_step
 from specdec.losslessness.exact.shared_noise import NotTheTargetsDraws
@@ -110,15 +109,7 @@ def coupled_decoder(verifier) -> Decoder:
     catalog = load_catalog()
     resolved = check(read(COUPLED, catalog), catalog)
     made = tabular_decoder(drawn_case(3), resolved.parts["tree"].cls, resolved.parts["tree"].options, Match)
-    declared = Declared(made.declared.drafter, made.declared.builder, verifier.declares(PartOptions()))
-    return Decoder(
-        target=made.target,
-        drafter=made.drafter,
-        builder=made.builder,
-        verifier=verifier(),
-        declared=declared,
-        sampling=made.sampling,
-    )
+    return made.replace(verifier=build_part(verifier))
 
 
 def test_a_builder_that_draws_with_choose_is_refuted():

@@ -5,11 +5,10 @@ from typing import Any
 import pytest
 
 from specdec.decoding.decoder import Decoder
-from specdec.decoding.drafting import Declared
 from specdec.drafters.tabular import Tabular as TabularDrafter
 from specdec.errors import PluginError, SpecdecError
 from specdec.interfaces.declarations import BuilderDeclaration, Gives, Shape
-from specdec.interfaces.parts import BuildTools, PartOptions, TreeBuilder, Verifier
+from specdec.interfaces.parts import BuildTools, PartOptions, TreeBuilder, Verifier, build_part
 from specdec.interfaces.proposals import Frontier
 from specdec.interfaces.results import Verdict
 from specdec.losslessness.exact.enumeration import prove_step
@@ -130,15 +129,12 @@ class ResidualOfTheRowAbove(Rule):
 
 def decoder(case, builder, verifier) -> Decoder:
     target = TabularTarget(case.target)
-    declared = Declared(
-        TabularDrafter.declares(case.drafter), builder.declares(PartOptions()), verifier.declares(PartOptions())
-    )
+    builder.declaration, verifier.declaration = builder.declares(PartOptions()), verifier.declares(PartOptions())
     return Decoder(
-        target=target,
-        drafter=TabularDrafter.build(case.drafter, BuildTools(target=target)),
-        builder=builder,
-        verifier=verifier,
-        declared=declared,
+        target,
+        build_part(TabularDrafter, case.drafter, BuildTools(target=target)),
+        builder,
+        verifier,
         sampling=SamplingParams(temperature=1.0),
     )
 
@@ -225,14 +221,8 @@ def test_a_residual_of_another_position_is_lossy_and_the_proof_names_the_guilty_
 
 
 def with_builder(made: Decoder, builder: TreeBuilder) -> Decoder:
-    return Decoder(
-        target=made.target,
-        drafter=made.drafter,
-        builder=builder,
-        verifier=made.verifier,
-        declared=made.declared,
-        sampling=made.sampling,
-    )
+    builder.declaration = made.builder.declaration
+    return made.replace(builder=builder)
 
 
 def decoder_of(case, builder, verifier) -> Decoder:
