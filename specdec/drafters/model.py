@@ -9,6 +9,7 @@ from torch import Tensor
 
 from specdec.drafters.vocabulary import check_vocabularies
 from specdec.errors import TargetMismatch
+from specdec.interfaces.compatibility import warn_of_few_positions
 from specdec.interfaces.declarations import DrafterDeclaration, Features, Gives
 from specdec.interfaces.parts import BuildTools, Drafter, DraftSession, PartOptions, Target, TargetState
 from specdec.interfaces.proposals import Distributions, DraftStart, Frontier, Proposal
@@ -55,6 +56,9 @@ class ModelDrafter(Drafter[ModelOptions]):
         model = tools.target if options.model == "target" else tools.targets["model"]
         if model is not tools.target:
             check_vocabularies(model, tools.target)
+            warn_of_few_positions(
+                "the draft model", model.facts.max_positions, tools.target.facts.max_positions, "drafts nothing there"
+            )
         return cls(model, tools.target.facts.vocab_size)
 
     def open(self, starts: Sequence[DraftStart]) -> "ModelSession":

@@ -76,6 +76,7 @@ class HeadConfig(BaseModel):
     norm_before_residual: Annotated[bool, Field(description="EAGLE-3: the residual starts from the normed hidden state")] = (
         False
     )
+    max_positions: Annotated[int | None, Field(ge=1, description="positions that it was made for; null: not known")] = None
     own_lm_head: Annotated[bool, Field(description="the LM head is the head's own, not rows of the target's")] = False
 
     trained_with: Annotated[TrainedWith | None, Field(description="null: not known")] = None

@@ -15,7 +15,7 @@ from specdec.heads.formats.published import fuses_layers, read_head_config
 from specdec.heads.fused_head import FusedHead
 from specdec.heads.session import DraftingHead
 from specdec.heads.shared_weights import embeddings, lm_head_of
-from specdec.interfaces.compatibility import size_fault
+from specdec.interfaces.compatibility import size_fault, warn_of_few_positions
 from specdec.interfaces.parts import PartOptions, Target
 from specdec.interfaces.target_identity import same_target, target_name, template_hash
 
@@ -55,7 +55,9 @@ def load_head(options: HeadOptions, kind: Kind, target: Target | None, layers: t
     folder = locate_head(options.head, kind, revision=options.revision, download=True)
     if folder is None:
         raise CheckpointError(f"'{options.head}' is neither a folder nor a hub repository within reach")
-    check_fit(_config(folder, kind, layers), target)
+    config = _config(folder, kind, layers)
+    check_fit(config, target)
+    warn_of_few_positions("the head", config.max_positions, target.facts.max_positions, "was not made for what follows")
     dtype = target.facts.dtype if options.dtype is None else DTYPES[options.dtype]
     device = target.facts.device if options.device is None else _device(options.device)
     checkpoint = read_head(folder, layers=layers, dtype=dtype, device=device)

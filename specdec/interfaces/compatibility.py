@@ -1,9 +1,11 @@
 """The rules for which parts fit together. Pure: nothing here imports a part or a model."""
 
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from specdec.errors import SpecdecWarning
 from specdec.interfaces.declarations import (
     BuilderDeclaration,
     DrafterDeclaration,
@@ -167,3 +169,11 @@ def size_fault(made_for: tuple[int, int], hidden_size: int | None, vocab_size: i
     if vocab_size is not None and not 0 <= vocab_size - vocabulary < PADDING:
         return f"is made for a vocabulary of {vocabulary} tokens; {target} has {vocab_size}"
     return None
+
+
+def warn_of_few_positions(name: str, own: int | None, target: int | None, effect: str) -> None:
+    """Warn where a drafter's context, in tokens, is shorter than the target's. effect: what it does beyond; None: not known."""
+    if own is not None and target is not None and own < target:
+        warnings.warn(
+            f"{name} has {own} positions and the target {target}: beyond its own it {effect}", SpecdecWarning, stacklevel=3
+        )

@@ -28,6 +28,9 @@ N = TypeVar("N", int, float)
 LARGE = 1024.0
 """A power of two, so that nothing but a cap changes what comes out."""
 
+PUBLISHED_FROM, FEW = 7, 3
+"""Layers from which on the rule of published EAGLE-3 heads names three different ones; and those that a head fuses."""
+
 WEIGHT_STD = 0.02
 BRANCH_STD = 0.002
 """Of the projections that write to the residual stream: small, so that a fresh head repeats its input feature."""
@@ -130,13 +133,23 @@ def fused_layers(spec: HeadSpec, num_layers: int) -> tuple[int, ...]:
     """
     if spec.kind == "eagle":
         return ()
-    layers = spec.layers or (2, num_layers // 2, num_layers - 3)
+    layers = spec.layers or default_layers(num_layers)
     if not _are_layers(layers, num_layers):
         raise SpecError(
             f"head.layers: {list(layers)} for a target of {num_layers} layers; "
             f"different numbers from 0 to {num_layers} would work"
         )
     return layers
+
+
+def default_layers(num_layers: int) -> tuple[int, ...]:
+    """Those of published heads, low, middle and high; where a target has too few layers for that, spread over what there is."""
+    if num_layers >= PUBLISHED_FROM:
+        return (2, num_layers // 2, num_layers - 3)
+    if num_layers < FEW:
+        return tuple(range(num_layers + 1))
+    high = max(num_layers - 1, FEW)
+    return (1, (1 + high) // 2, high)
 
 
 def _are_layers(layers: Sequence[int], num_layers: int) -> bool:

@@ -80,7 +80,7 @@ class HeadSpec(Section):
     fc_bias: bool = False
     layers: Annotated[
         tuple[Annotated[int, Field(ge=0)], ...],
-        Field(description="EAGLE-3: layers whose inputs are fused; unset: [2, L // 2, L - 3] of L layers, as published heads"),
+        Field(description="EAGLE-3: layers whose inputs are fused; unset: [2, L // 2, L - 3] of L layers, others below 7"),
     ] = ()
     draft_vocab_size: Annotated[int | None, Field(ge=1, description="most frequent tokens; null: all")] = 8192
     train_lm_head: Annotated[

@@ -11,7 +11,7 @@ from specdec.compose import load_catalog
 from specdec.config.resolver import check, read
 from specdec.drafters.eagle import EagleDrafter, EagleOptions
 from specdec.drafters.eagle3 import Eagle3Drafter, Eagle3Options
-from specdec.errors import CheckpointError, IncompatibleParts, PluginError, SpecError, TargetMismatch
+from specdec.errors import CheckpointError, IncompatibleParts, PluginError, SpecdecWarning, SpecError, TargetMismatch
 from specdec.heads.formats.checkpoint import HeadCheckpoint
 from specdec.heads.formats.export import write_eagle, write_speculators
 from specdec.heads.fused_head import FusedHead
@@ -68,9 +68,9 @@ def family_of():
 @pytest.fixture
 def folder(tmp_path, head_of):
     """Heads as published: EAGLE-1, and EAGLE-3 in the speculators format."""
-    write_eagle(tmp_path / "eagle", head_of(), max_positions=64)
+    write_eagle(tmp_path / "eagle", head_of(), max_positions=2048)
     eagle3 = head_of(layers=(1, 2, 3), own_lm_head=True, draft_vocab_size=20)
-    write_speculators(tmp_path / "eagle3", eagle3, target="t", max_positions=64)
+    write_speculators(tmp_path / "eagle3", eagle3, target="t", max_positions=2048)
     return tmp_path
 
 
@@ -363,3 +363,13 @@ def test_heads_draft_for_any_family_and_change_nothing(family_of, head_of, decod
         for prompt in ([5, 7, 9], [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]):
             (ours,), (theirs,) = (d.generate([prompt], max_new_tokens=12) for d in (decoder, plain))
             assert ours.tokens == theirs.tokens
+
+
+def test_a_head_with_fewer_positions_than_the_target_is_reported_with_both_numbers(tmp_path, head_of, family_of):
+    target = family_of["tied"]
+    write_eagle(tmp_path / "eagle", head_of(), max_positions=64)
+    fused = head_of(layers=(0, 1, 2), own_lm_head=True, draft_vocab_size=20)
+    write_speculators(tmp_path / "eagle3", fused, target="t", max_positions=64)
+    for drafter, options in ((EagleDrafter, EagleOptions), (Eagle3Drafter, Eagle3Options)):
+        with pytest.warns(SpecdecWarning, match=f"the head has 64 positions and the target {target.facts.max_positions}"):
+            drafter.build(options(head=str(tmp_path / drafter.name)), BuildTools(target=target))

@@ -5,7 +5,7 @@ import torch
 from pydantic import ValidationError
 
 from specdec.drafters.model import ModelDrafter, ModelOptions
-from specdec.errors import TargetMismatch
+from specdec.errors import SpecdecWarning, TargetMismatch
 from specdec.interfaces.declarations import Gives
 from specdec.interfaces.parts import BuildTools
 from specdec.interfaces.probability_table import ProbabilityTable
@@ -247,3 +247,8 @@ def test_the_model_must_be_named():
         ModelOptions()
     with pytest.raises(TargetMismatch, match="there is none"):
         ModelDrafter.build(ModelOptions(model="target"), BuildTools())
+
+
+def test_a_draft_model_with_fewer_positions_than_the_target_is_reported_with_both_numbers():
+    with pytest.warns(SpecdecWarning, match="the draft model has 5 positions and the target 9"):
+        drafter_of(table(max_positions=5), target(max_positions=9))

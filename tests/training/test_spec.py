@@ -135,9 +135,18 @@ def test_the_kind_decides_on_layers_losses_and_lm_head(data, borrowed):
     assert fused_layers(HeadSpec(kind="eagle3", layers=(1, 5)), 30) == (1, 5)
     third = head_config(HeadSpec(kind="eagle3", layers=(1, 2)), Target, borrowed.embedding, data)
     assert (third.kind, third.own_lm_head) == ("eagle3", True)
-    for layers in ((), (1, 1), (1, 3)):
+    for layers in ((1, 1), (1, 3)):
         with pytest.raises(SpecError, match="layers: "):
             fused_layers(HeadSpec(kind="eagle3", layers=layers), 2)
+
+
+@pytest.mark.parametrize("count", range(1, 13))
+def test_unset_layers_are_different_ones_of_any_target(count):
+    layers = fused_layers(HeadSpec(kind="eagle3"), count)
+    assert list(layers) == sorted(set(layers))
+    assert len(layers) == min(3, count + 1)
+    assert 0 <= layers[0] <= layers[-1] <= count
+    assert count < 7 or layers == (2, count // 2, count - 3)
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,15 @@ from pydantic import ValidationError
 from specdec.errors import CheckpointError
 from specdec.files.json_object import read_json_object
 from specdec.heads.config import HeadConfig
+from specdec.heads.formats.refused_keys import refused_keys
 from specdec.nn.rope import inverse_frequencies
 
 SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
 
-UNSUPPORTED = ("attention_bias", "mlp_bias", "norm_before_fc", "fc_norm", "norm_output")
-"""Switches that change what a head computes; a head with one of them on is refused rather than run without."""
-
 SPECULATORS_KEYS = frozenset(
     {
         *("architectures", "auto_map", "draft_vocab_size", "dtype", "eagle_aux_hidden_state_layer_ids", "embed_requires_grad"),
-        *("fc_norm", "has_no_defaults_at_init", "norm_before_fc", "norm_before_residual", "norm_output"),
+        *("fc_norm", "has_no_defaults_at_init", "norm_before_fc", "norm_before_residual", "norm_output", "parallel_drafting"),
         *("speculators_config", "speculators_model_type", "speculators_version", "target_hidden_size", "tie_word_embeddings"),
         *("torch_dtype", "transformer_layer_config", "transformers_version"),
     }
@@ -35,7 +33,7 @@ def read_head_config(folder: Path, layers: tuple[int, ...] | None = None) -> Hea
     data = _read(folder)
     try:
         config = _config(folder, data, layers)
-    except (AttributeError, TypeError, KeyError) as error:
+    except (AttributeError, TypeError, KeyError, ArithmeticError) as error:
         raise CheckpointError(f"{folder / 'config.json'} does not describe a head: {error}") from error
     try:
         inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
@@ -152,6 +150,7 @@ def _layer(folder: Path, data: Mapping[str, Any]) -> dict[str, Any]:
         "num_key_value_heads": data.get("num_key_value_heads") or heads,
         "head_dim": data.get("head_dim") or data["hidden_size"] // heads,
         "rms_norm_eps": data.get("rms_norm_eps", 1e-6),
+        "max_positions": data.get("max_position_embeddings"),
         "rope_theta": theta,
         "rope_scaling": scaling,
         "qkv_bias": bool(data.get("qkv_bias", False)),
@@ -188,10 +187,7 @@ def _refuse_other_models(folder: Path, data: Mapping[str, Any]) -> None:
 
 
 def _refuse_switches(folder: Path, data: Mapping[str, Any]) -> None:
-    on = [name for name in UNSUPPORTED if data.get(name)]
-    if data.get("hidden_act", "silu") not in ("silu", "swish"):
-        on.append(f"hidden_act: {data['hidden_act']}")
-    if on:
+    if on := refused_keys(data):
         raise CheckpointError(f"{folder}: the head needs what is not supported: {', '.join(on)}")
 
 

@@ -333,10 +333,53 @@ def test_a_rule_that_is_not_known_is_refused_rather_than_left_out(folder, switch
         read_head_config(folder({**SPECULATORS, switch: True}, {}))
     with pytest.raises(CheckpointError, match=switch):
         read_head_config(folder({**EAGLE3, switch: True}, {}), layers=(1, 2, 3))
+    with pytest.raises(CheckpointError, match="parallel_drafting"):
+        read_head_config(folder({**EAGLE3, "eagle_config": {"parallel_drafting": True}}, {}), layers=(1, 2, 3))
     with pytest.raises(CheckpointError, match="parallel_drafts"):
         read_head_config(folder({**SPECULATORS, "parallel_drafts": 4}, {}))
     with pytest.raises(CheckpointError, match="dflash"):
         read_head_config(folder({**SPECULATORS, "speculators_model_type": "dflash"}, {}))
+
+
+NUMBERS = {
+    "sliding_window": {"sliding_window": 8, "layer_types": ["sliding_attention"]},
+    "sliding_attention": {"sliding_window": 8, "layer_types": ["sliding_attention"]},
+    "sliding_window: 8": {"sliding_window": 8},
+    "final_logit_softcapping": {"final_logit_softcapping": 30.0},
+    "attn_logit_softcapping": {"attn_logit_softcapping": 50.0},
+    "logit_scale": {"logit_scale": 0.25},
+    "logits_scaling": {"logits_scaling": 8},
+    "query_pre_attn_scalar": {"query_pre_attn_scalar": 144},
+    "clip_qkv": {"clip_qkv": 8.0},
+    "parallel_drafting": {"parallel_drafting": True},
+    "rope scaling 'yarn'": {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}},
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_key_that_changes_numbers_is_refused_by_name(folder, name):
+    inner = {**SPECULATORS, "transformer_layer_config": {**LLAMA, **NUMBERS[name]}}
+    for data, layers in ((LLAMA, None), (EAGLE3, (1, 2, 3))):
+        with pytest.raises(CheckpointError, match=name):
+            read_head_config(folder({**data, **NUMBERS[name]}, {}), layers=layers)
+    with pytest.raises(CheckpointError, match=name):
+        read_head_config(folder(inner, {}))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"sliding_window": 8, "use_sliding_window": False},
+        {"sliding_window": None, "layer_types": ["full_attention"]},
+        {"sliding_window": 8, "layer_types": ["full_attention"], "max_window_layers": 28},
+        {"final_logit_softcapping": None, "logit_scale": 1.0, "query_pre_attn_scalar": HIDDEN // 4},
+        {"parallel_drafting": False},
+    ],
+)
+def test_a_key_that_is_off_is_no_reason_to_refuse_a_head(folder, more):
+    assert read_head_config(folder({**LLAMA, **more}, {})).kind == "eagle"
+    assert read_head_config(folder({**SPECULATORS, "transformer_layer_config": {**LLAMA, **more}}, {})).kind == "eagle3"
+    assert read_head_config(folder({**SPECULATORS, "parallel_drafting": False}, {})).kind == "eagle3"
 
 
 def test_a_map_of_absolute_ids_is_not_taken_for_offsets(folder):
