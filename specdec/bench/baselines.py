@@ -13,10 +13,12 @@ from specdec.bench.measurements import Counts
 from specdec.config.resolved_spec import ResolvedPart
 from specdec.errors import SpecError
 from specdec.targets.builtin import BuiltinOptions
+from specdec.targets.capability import text_config
 from specdec.targets.gguf_cache import unpacked_folder
 from specdec.targets.huggingface import HuggingFaceOptions
-from specdec.targets.loading import load_model, stop_ids
+from specdec.targets.loading import load_model, load_tokenizer
 from specdec.targets.quiet import quiet
+from specdec.targets.stop_tokens import stop_ids
 
 GENERATE, LOOKUP, ASSISTED = "transformers", "transformers-lookup", "transformers-assisted"
 
@@ -61,7 +63,7 @@ def reference_model(target: ResolvedPart) -> Any:
 
     options = target.options
     if isinstance(options, BuiltinOptions):
-        where: dict[str, Any] = {"model": str(unpacked_folder())}
+        where: dict[str, Any] = {"model": str(unpacked_folder()), "revision": None, "trust_remote_code": False}
     elif isinstance(options, HuggingFaceOptions):
         more = ("model", "device_map", "revision", "trust_remote_code")
         where = {name: getattr(options, name) for name in more}
@@ -71,8 +73,14 @@ def reference_model(target: ResolvedPart) -> Any:
     with quiet():
         model = load_model(dtype=options.dtype, device=options.device, attention=attention, **where).eval()
         # What the checkpoint recommends (temperatures, penalties) would fill in for settings that are left at their defaults.
-        model.generation_config = GenerationConfig(eos_token_id=sorted(stop_ids(model)) or None)
+        tokenizer = load_tokenizer(where["model"], revision=where["revision"], trust_remote_code=where["trust_remote_code"])
+        ends = stop_ids(model, tokenizer, _vocab_size(model))
+        model.generation_config = GenerationConfig(eos_token_id=sorted(ends) or None)
     return model.requires_grad_(False)
+
+
+def _vocab_size(model: Any) -> int:
+    return int(text_config(model.config).vocab_size)
 
 
 def peer_contender(peer: Peer, model: Any, assistant: Any | None) -> Contender:
@@ -80,7 +88,7 @@ def peer_contender(peer: Peer, model: Any, assistant: Any | None) -> Contender:
     if peer.assisted and assistant is None:
         raise SpecError(f"{peer.name} needs a draft model: name one by --assistant, or bench a strategy whose drafter has one")
     single = peer.assisted or peer.lookup is not None
-    hugging = _Hugging(model, frozenset(stop_ids(model)), peer, assistant if peer.assisted else None)
+    hugging = _Hugging(model, stop_ids(model, None, _vocab_size(model)), peer, assistant if peer.assisted else None)
     return Contender(peer.name, hugging.answer, max_batch=1 if single else None)
 
 

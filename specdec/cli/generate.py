@@ -43,6 +43,11 @@ TraceTo = Annotated[
     Path | None, typer.Option("--trace", metavar="FILE", help="Write down every step; `specdec trace show` makes a page of it.")
 ]
 
+StopIds = Annotated[
+    list[int] | None,
+    typer.Option("--stop-id", metavar="ID", min=0, help="A token that ends the answer, beside the model's own; repeatable."),
+]
+
 MAX_DIGITS = 19
 """Of a token id in a prompt."""
 
@@ -66,6 +71,7 @@ def generate(
     template_arg: TemplateArguments = None,
     control_tokens: ControlTokens = "allow",
     keep_special_tokens: Annotated[bool, typer.Option(help="Show the answer's special tokens too.")] = False,
+    stop_ids: StopIds = None,
     against_plain: Annotated[bool, typer.Option("--compare", help="Run plain decoding too, and print the speed-up.")] = False,
     trace: TraceTo = None,
     json: Json = False,
@@ -78,7 +84,8 @@ def generate(
         decoder = build(resolved, catalog)
         ids = _prompt_ids(decoder.target.codec, text, chat=chat, arguments=arguments, control_tokens=control_tokens)
         key = request_key(resolved.spec.sampling.seed, 0) if seed is None else seed
-        options = {"max_new_tokens": max_new_tokens, "seed": key, "skip_special_tokens": not keep_special_tokens}
+        options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "seed": key, "stop_ids": tuple(stop_ids or ())}
+        options["skip_special_tokens"] = not keep_special_tokens
         if against_plain:
             decoder.generate([ids], max_new_tokens=min(8, max_new_tokens))
         generation = _traced(resolved, decoder, ids, options, trace, quiet=json)
@@ -90,12 +97,19 @@ def generate(
         return
     if generation.tokens:
         typer.secho(_summary(decoder, generation), dim=True)
-    for line in [] if comparison is None else comparison.lines():
+    for line in _endless(decoder, generation, stop_ids) if comparison is None else comparison.lines():
         typer.secho(line, dim=True)
 
 
+def _endless(decoder: Decoder, generation: Generation, stop_ids: Sequence[int] | None) -> list[str]:
+    """A hint for an answer that nothing could have ended before its limit."""
+    if generation.finish_reason != "length" or decoder.target.facts.stop_ids or stop_ids:
+        return []
+    return ["no token of this model is known to end an answer; --stop-id ID names one"]
+
+
 def _cut_short(decoder: Decoder, generation: Generation) -> str:
-    context = f"the context of {decoder.target.facts.max_positions} tokens"
+    context = f"the context of {decoder.target.facts.context}"
     if not generation.tokens:
         return f"the prompt fills {context}: there is no room for an answer"
     return f"{context} ended it after {len(generation.tokens)} tokens"

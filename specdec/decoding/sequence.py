@@ -122,7 +122,8 @@ def open_sequences(
     for place, (request, (prompt, limit, options)) in enumerate(zip(requests, prepared, strict=True)):
         number = next(numbers)
         own = request.seed if request.seed is not None else request_key(options.seed, number)
-        stop_ids = frozenset(request.stop_ids) | (frozenset() if request.ignore_eos else target.facts.stop_ids)
+        known = (token for token in target.facts.stop_ids if 0 <= token < target.facts.vocab_size)
+        stop_ids = frozenset([*request.stop_ids, *(() if request.ignore_eos else known)])
         stop_sequences = tuple(tuple(stop) for stop in request.stop if not isinstance(stop, str))
         rules = StopRules(limit, stop_ids, stop_sequences, tuple(stop for stop in request.stop if isinstance(stop, str)))
         for sample in range(request.n):
@@ -164,7 +165,7 @@ def prepare(request: Request, target: Target, sampling: SamplingParams) -> tuple
     room = request.max_new_tokens
     if facts.max_positions is not None:
         if len(prompt) > facts.max_positions:
-            raise SpecError(f"the prompt has {len(prompt)} tokens; the target's context holds {facts.max_positions}")
+            raise SpecError(f"the prompt has {len(prompt)} tokens; the target's context holds {facts.context}")
         room = min(facts.max_positions - len(prompt), room if room is not None else facts.max_positions)
     if room is None:
         raise SpecError("max_new_tokens: this target's context is unbounded, so that a limit is needed")

@@ -176,6 +176,7 @@ class TargetFacts:
     """vocab_size: columns of the logits. max_positions: the context; None: unbounded. stop_ids: of the generation config.
 
     bitwise: whether a token's logits are the same bits however it is scored. revision: the commit of a hub repository.
+    capped_because: why the context ends where it does, where the model itself goes further.
     """
 
     vocab_size: int
@@ -190,3 +191,14 @@ class TargetFacts:
     trees: bool = True
     bitwise: bool = False
     revision: str | None = None
+    capped_because: str | None = None
+
+    @property
+    def context(self) -> str:
+        """The context in words, with what cut it short."""
+        return context_in_words(self.max_positions, self.capped_because)
+
+
+def context_in_words(max_positions: int | None, capped_because: str | None) -> str:
+    """The context's length, and why it ends there."""
+    return f"{max_positions} tokens" + (f" ({capped_because})" if capped_because else "")

@@ -7,6 +7,7 @@ from typing import Protocol, TypeVar
 from specdec.errors import SpecdecError, TargetMismatch
 from specdec.interfaces.declarations import Features
 from specdec.interfaces.parts import TargetState
+from specdec.interfaces.results import context_in_words
 from specdec.nn.tree_mask import RowNodes
 from specdec.targets.model_call import ModelCall
 from specdec.trees.draft_tree import DraftTree
@@ -16,11 +17,20 @@ S = TypeVar("S", bound=TargetState)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """max_positions: None for unbounded. no_trees_because: set where the model was seen to score only chains right."""
+    """max_positions: None for unbounded. no_trees_because: set where the model was seen to score only chains right.
+
+    capped_because: why the context ends there, where the model itself goes further.
+    """
 
     max_positions: int | None
     prefill_chunk: int
     no_trees_because: str | None = None
+    capped_because: str | None = None
+
+    @property
+    def context(self) -> str:
+        """The context in words, with what cut it short."""
+        return context_in_words(self.max_positions, self.capped_because)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +48,7 @@ def check_prompts(prompts: Sequence[Sequence[int]], limits: Limits, vocab_size: 
         if not prompt:
             raise SpecdecError(f"prompt {row} is empty; a prompt has at least one token")
         if limit is not None and len(prompt) > limit:
-            raise TargetMismatch(f"prompt {row} has {len(prompt)} tokens; the context holds at most {limit}")
+            raise TargetMismatch(f"prompt {row} has {len(prompt)} tokens; the context holds at most {limits.context}")
         if not (min(prompt) >= 0 and max(prompt) < vocab_size):
             raise TargetMismatch(f"prompt {row} has a token outside the vocabulary of {vocab_size}")
 
@@ -77,7 +87,7 @@ def new_nodes(limits: Limits, row: int, length: int, draft: Draft, tree: DraftTr
         raise SpecdecError(f"row {row}: the tree does not extend the {first} nodes that have been scored")
     if limit is not None and length + max(tree.depths) >= limit:
         raise TargetMismatch(
-            f"row {row}: a node at position {length + max(tree.depths)} lies beyond the context of {limit} tokens"
+            f"row {row}: a node at position {length + max(tree.depths)} lies beyond the context of {limits.context}"
         )
     if limits.no_trees_because is not None and not tree.is_chain:
         raise TargetMismatch(f"this model scores chains only ({limits.no_trees_because}); tree 'chain' would work")

@@ -5,6 +5,7 @@ from typing import Any
 
 from specdec.errors import TargetMismatch
 from specdec.interfaces.declarations import TargetDeclaration
+from specdec.targets.context import context_of
 
 ATTENTION_KINDS = ("sdpa", "eager")
 MASKED_LAYERS = frozenset({"full_attention", "sliding_attention"})
@@ -164,15 +165,6 @@ def no_trees_because(config: Any) -> str | None:
     return f"there is no tree mask for '{strange[0]}' layers" if strange else None
 
 
-def max_positions(config: Any, cap: int | None) -> int | None:
-    """The context in tokens: the config's, or `cap` where that is smaller."""
-    text = text_config(config)
-    named = (getattr(text, name, None) for name in ("max_position_embeddings", "n_positions", "max_seq_len"))
-    own = next((limit for limit in named if isinstance(limit, int)), None)
-    limits = [limit for limit in (own, cap) if limit is not None]
-    return min(limits, default=None)
-
-
 def declaration(
     config: Any, *, attention: str, max_context: int | None, refused_because: str | None = None
 ) -> TargetDeclaration:
@@ -182,7 +174,7 @@ def declaration(
     return TargetDeclaration(
         vocab_size=getattr(text, "vocab_size", None),
         num_layers=getattr(text, "num_hidden_layers", None),
-        max_positions=max_positions(config, max_context),
+        max_positions=context_of(text, max_context).max_positions,
         no_trees_because=no_trees_because(config) if refused is None else None,
         no_decoding_because=refused,
         hidden_size=getattr(text, "hidden_size", None),

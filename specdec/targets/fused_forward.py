@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from specdec.interfaces.declarations import Features
 from specdec.interfaces.results import HiddenStates
@@ -14,10 +13,6 @@ from specdec.nn.fused_llama import FusedAttention, FusedMlp, FusedNorm, fused_at
 from specdec.nn.grouped_query_attention import laid_side_by_side
 from specdec.nn.packed_linear import linear
 from specdec.targets.capability import text_config
-
-LAYER_PARTS = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
-ATTENTION_PARTS = {"q_proj", "k_proj", "v_proj", "o_proj"}
-MLP_PARTS = {"gate_proj", "up_proj", "down_proj", "act_fn"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,8 +40,7 @@ class FusedForward:
         head: Any = model.get_output_embeddings()
         self._head = linear(head.weight, head.bias)
         self._layers = [_layer(layer, config) for layer in layers]
-        norm: Any = decoder.norm
-        self._norm = fused_norm(norm.weight, config.rms_norm_eps)
+        self._norm = _norm(decoder.norm)
         self._rotary: Any = decoder.rotary_emb
 
     def __call__(
@@ -84,39 +78,16 @@ class FusedForward:
         return cos[:, :, None], signed(sin)[:, :, None]
 
 
-def not_fusable_because(model: Any, layers: Sequence[nn.Module], decoder: nn.Module | None) -> str | None:
-    """Why the model has another structure, or None. Numbers are compared elsewhere: this looks at modules only."""
-    if getattr(model, "hf_device_map", None) is not None:
-        return "it is spread over devices"
-    if decoder is None or not hasattr(decoder, "norm") or not hasattr(decoder, "rotary_emb"):
-        return "its decoder has no `norm` or no `rotary_emb`"
-    for layer in layers:
-        if set(dict(layer.named_children())) != LAYER_PARTS:
-            return f"its layers are of {', '.join(sorted(dict(layer.named_children())))}"
-        attention: Any = layer.self_attn
-        mlp: Any = layer.mlp
-        if set(dict(attention.named_children())) != ATTENTION_PARTS or set(dict(mlp.named_children())) != MLP_PARTS:
-            return "its attention or its MLP has other parts"
-        linear = [getattr(attention, name) for name in ATTENTION_PARTS] + [
-            getattr(mlp, name) for name in MLP_PARTS - {"act_fn"}
-        ]
-        if any(type(module) is not nn.Linear for module in linear):
-            return "its projections are no plain linear maps"
-        if not torch.equal(mlp.act_fn(_probe(linear[0])), functional.silu(_probe(linear[0]))):
-            return "its activation is not SiLU"
-    return None
-
-
-def _probe(module: nn.Linear) -> Tensor:
-    return torch.linspace(-3, 3, 64, dtype=module.weight.dtype, device=module.weight.device)
-
-
 def _layer(layer: Any, config: Any) -> _Layer:
-    attention, eps = layer.self_attn, config.rms_norm_eps
+    attention = layer.self_attn
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     return _Layer(
-        fused_norm(layer.input_layernorm.weight, eps),
+        _norm(layer.input_layernorm),
         fused_attention(attention, heads, kv_heads, attention.head_dim, attention.scaling),
-        fused_norm(layer.post_attention_layernorm.weight, eps),
+        _norm(layer.post_attention_layernorm),
         fused_mlp(layer.mlp),
     )
+
+
+def _norm(module: Any) -> FusedNorm:
+    return fused_norm(module.weight, module.variance_epsilon)

@@ -5,8 +5,10 @@ from typing import Any, Literal
 from specdec.errors import TargetMismatch
 from specdec.nn.packed_linear import PACKED_DTYPES
 from specdec.targets.compiled_forward import CompiledForward
-from specdec.targets.fused_forward import FusedForward, not_fusable_because
-from specdec.targets.model_call import ModelCall
+from specdec.targets.fusable import not_fusable_because
+from specdec.targets.fused_forward import FusedForward
+from specdec.targets.model_call import FORWARD_FAULTS, ModelCall
+from specdec.targets.position_probe import position_fault
 from specdec.targets.probe import BRANCHING, tree_fault
 from specdec.targets.runtime import TransformerRuntime
 
@@ -30,13 +32,24 @@ def fuse(runtime: TransformerRuntime, kind: ForwardKind) -> None:
     call = runtime.call
     reason = _refused(runtime) or (_unwanted(call) if kind == "auto" else None)
     if reason is None:
-        fused = FusedForward(call.model, list(call.layers), call.decoder)
-        call.fused = CompiledForward(fused) if kind == "compiled" else fused
-        reason = tree_fault(runtime, BRANCHING)
+        # Far positions before it is compiled: they would cost forms that no decode needs.
+        reason = _build(call) or position_fault(runtime)
+        if reason is None and kind == "compiled" and isinstance(call.fused, FusedForward):
+            call.fused = CompiledForward(call.fused)
+        reason = reason or tree_fault(runtime, BRANCHING)
     if reason is not None:
         call.fused = None
         if kind != "auto":
             raise TargetMismatch(f"{type(call.model).__name__} has no {kind} forward: {reason}; forward: model would work")
+
+
+def _build(call: ModelCall) -> str | None:
+    """Let the call use it. Why that cannot be, or None."""
+    try:
+        call.fused = FusedForward(call.model, list(call.layers), call.decoder)
+    except FORWARD_FAULTS as error:
+        return f"building it fails with {type(error).__name__}: {error}"
+    return None
 
 
 def _refused(runtime: TransformerRuntime) -> str | None:

@@ -20,6 +20,10 @@ from specdec.targets.model_config import declared_config
 from specdec.targets.text_codec import TokenizerCodec
 from specdec.trees.draft_tree import DraftTree
 
+MAX_CONTEXT = (
+    "cap on the context, in tokens; where rotary positions are scaled by 'linear', also a lift, up to the stretched length"
+)
+
 
 class HuggingFaceOptions(PartOptions):
     """Which model, and how it is run."""
@@ -34,7 +38,7 @@ class HuggingFaceOptions(PartOptions):
     revision: Annotated[str | None, Field(description="branch, tag or commit of a hub repository")] = None
     trust_remote_code: Annotated[bool, Field(description=MEANING)] = False
     prefill_chunk: Annotated[int, Field(ge=1, description="prompt tokens per forward")] = 512
-    max_context: Annotated[int | None, Field(ge=1, description="cap on the context, in tokens")] = None
+    max_context: Annotated[int | None, Field(ge=1, description=MAX_CONTEXT)] = None
     probe: Annotated[bool, Field(description="at load, compare a small tree with its paths")] = True
     forward: Annotated[ForwardKind, Field(description=FORWARD)] = "auto"
     bitwise: Annotated[bool, Field(description=BITWISE)] = False
@@ -74,7 +78,7 @@ class HuggingFaceTarget(Target[HuggingFaceOptions]):
         settings = RunSettings(options.prefill_chunk, options.max_context, options.probe, options.bitwise, options.forward)
         tokenizer = load_tokenizer(options.model, revision=options.revision, trust_remote_code=options.trust_remote_code)
         codec = None if tokenizer is None else TokenizerCodec(tokenizer)
-        return cls(assemble(model, settings, options.model), codec)
+        return cls(assemble(model, settings, options.model, tokenizer), codec)
 
     @property
     def facts(self) -> TargetFacts:

@@ -174,15 +174,6 @@ def resolve_device(device: str) -> torch.device:
     return wanted
 
 
-def stop_ids(model: Any) -> frozenset[int]:
-    """The end-of-sequence ids of the generation config, else of the config."""
-    for config in (getattr(model, "generation_config", None), model.config):
-        ids = getattr(config, "eos_token_id", None)
-        if ids is not None:
-            return frozenset([ids] if isinstance(ids, int) else ids)
-    return frozenset()
-
-
 def _first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

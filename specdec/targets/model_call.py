@@ -54,7 +54,7 @@ class ModelCall:
         self._decoders: set[nn.Module] = {model.get_decoder(), model.base_model} - {model}
         parameters = inspect.signature(model.forward).parameters
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"
-        self._takes_positions = "position_ids" in parameters
+        self.takes_positions = "position_ids" in parameters
         self._takes_kept = "logits_to_keep" in parameters
         self.decoder: Any = model.get_decoder()
         self.fused: FusedForward | CompiledForward | None = None
@@ -109,7 +109,7 @@ class ModelCall:
         if self.fused is not None and positions is not None and isinstance(mask, Tensor):
             return self._fused(self.fused, ids, positions, mask, cache, features, kept)
         arguments: dict[str, Any] = {"input_ids": ids, "attention_mask": mask, self._cache_name: cache, "use_cache": True}
-        if self._takes_positions and positions is not None:
+        if self.takes_positions and positions is not None:
             arguments["position_ids"] = positions
         if self._takes_kept:
             arguments["logits_to_keep"] = kept

@@ -46,8 +46,8 @@ def probed(runtime: TransformerRuntime) -> TransformerRuntime:
 
 def tree_fault(runtime: TransformerRuntime | BitwiseRuntime, parents: tuple[int, ...]) -> str | None:
     """What went wrong when this tree was scored; None if nothing did."""
-    prefix = _tokens(_prefix_length(runtime), runtime.call.vocab_size, 3)
-    tokens = _tokens(len(parents), runtime.call.vocab_size, 11)
+    prefix = example_tokens(_prefix_length(runtime), runtime.call.vocab_size, 3)
+    tokens = example_tokens(len(parents), runtime.call.vocab_size, 11)
     tree = _tree(parents, tokens, len(prefix))
     try:
         state, first = runtime.prefill([prefix], Features())
@@ -63,9 +63,9 @@ def tree_fault(runtime: TransformerRuntime | BitwiseRuntime, parents: tuple[int,
     leaves = [node for node in range(len(tree)) if not tree.children[node]]
     branches = [[0, *tree.path(leaf)] for leaf in leaves]
     plain = _plain(runtime, [[*prefix, *(tokens[node] for node in branch), tokens[-1]] for branch in branches])
-    distances = [_distance(plain[0][len(prefix) - 1], first[0].logits[0]), _distance(plain[-1][-1], after[0])]
+    distances = [logit_distance(plain[0][len(prefix) - 1], first[0].logits[0]), logit_distance(plain[-1][-1], after[0])]
     for branch, logits in zip(branches, plain, strict=True):
-        distances += [_distance(logits[len(prefix) + depth], scored[node]) for depth, node in enumerate(branch)]
+        distances += [logit_distance(logits[len(prefix) + depth], scored[node]) for depth, node in enumerate(branch)]
     exact = runtime.call.dtype in (torch.float32, torch.float64)
     # In half precision, one near-tie of a mixture's router moves one node far, and proves nothing.
     distance = max(distances) if exact else median(distances)
@@ -81,7 +81,7 @@ def _prefix_length(runtime: TransformerRuntime | BitwiseRuntime) -> int:
     return wanted if limit is None else max(1, min(wanted, limit - len(BRANCHING)))
 
 
-def _tokens(count: int, vocab_size: int, stride: int) -> list[int]:
+def example_tokens(count: int, vocab_size: int, stride: int) -> list[int]:
     """Distinct enough, and the same every time."""
     return [(7 + stride * (index + 1) ** 2) % vocab_size for index in range(count)]
 
@@ -105,7 +105,7 @@ def _plain(runtime: TransformerRuntime | BitwiseRuntime, sequences: list[list[in
     return [row[: len(sequence)] for row, sequence in zip(logits, sequences, strict=True)]
 
 
-def _distance(expected: Tensor, got: Tensor) -> float:
+def logit_distance(expected: Tensor, got: Tensor) -> float:
     """Largest difference relative to the spread of the expected logits; infinite for NaN."""
     expected, got = expected.double(), got.double().to(expected.device)
     spread = float(expected.std().clamp_min(1e-12))

@@ -5,6 +5,7 @@ A source's conversations are split by question into a part to learn from (`NAME-
 """
 
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +14,11 @@ from typing import Any
 from safetensors import SafetensorError
 from torch import Tensor
 
-from specdec.errors import SpecError
+from specdec.errors import SpecdecWarning, SpecError
 from specdec.files.paths import is_file
 from specdec.interfaces.text_codec import ChatFormat
+from specdec.targets.capability import text_config
+from specdec.targets.context import Context, context_of
 from specdec.targets.model_call import ModelCall
 from specdec.training.conversations import Conversation, encode, is_held_out, numbered_messages, shuffled
 from specdec.training.dataset import spoken_counts
@@ -56,7 +59,9 @@ class Cost:
     seconds: float | None
 
 
-def _conversations(name: str, source: SourceSpec, mask: LossMask, data: DataSpec) -> tuple[list[Conversation], list[str]]:
+def _conversations(
+    name: str, source: SourceSpec, mask: LossMask, data: DataSpec, room: int
+) -> tuple[list[Conversation], list[str]]:
     """Those of one source, and what of it is left out, by line and reason.
 
     Raises SpecError for a bad line, and for a source without a word of the assistant.
@@ -65,7 +70,7 @@ def _conversations(name: str, source: SourceSpec, mask: LossMask, data: DataSpec
     numbered = numbered_messages(source.path, temperature=source.temperature, chat_template_kwargs=data.chat_template_kwargs)
     for where, messages in numbered:
         try:
-            conversation = encode(messages, mask, source.max_tokens)
+            conversation = encode(messages, mask, room)
         except SpecError as error:
             raise SpecError(f"{where}: {error}") from error
         left_out += [f"{where}: turn {turn}: {reason}" for turn, reason in conversation.left_out]
@@ -84,6 +89,22 @@ def _conversations(name: str, source: SourceSpec, mask: LossMask, data: DataSpec
     return found, left_out
 
 
+def _room(source: SourceSpec, context: Context) -> int:
+    """Tokens at which conversations are cut."""
+    return source.max_tokens if context.max_positions is None else min(source.max_tokens, context.max_positions)
+
+
+def _warn_of_context(name: str, source: SourceSpec, found: Sequence[Conversation], context: Context) -> None:
+    room = _room(source, context)
+    if room < source.max_tokens and any(len(conversation.token_ids) == room for conversation in found):
+        why = f" ({context.capped_because})" if context.capped_because else ""
+        warnings.warn(
+            f"data.sources.{name}.max_tokens: {source.max_tokens} is cut to the target's context of {room} tokens{why}",
+            SpecdecWarning,
+            stacklevel=4,
+        )
+
+
 class FeatureStore:
     """The shards in one folder. `call` is only used to write.
 
@@ -97,9 +118,11 @@ class FeatureStore:
         self._tokens_per_second: float | None = None
         self._planned: dict[str, list[PlannedShard]] = {}
         self.left_out: dict[str, list[str]] = {}
+        context = context_of(text_config(call.config), None).of_one_set()
         mask = LossMask(tokenizer, ChatFormat(data.chat_template_kwargs))
         for name, source in data.sources.items():
-            found, left_out = _conversations(name, source, mask, data)
+            found, left_out = _conversations(name, source, mask, data, _room(source, context))
+            _warn_of_context(name, source, found, context)
             self.left_out |= {name: left_out} if left_out else {}
             conversations = shuffled(found, seed)
             held = [c for c in conversations if is_held_out(c.key, data.held_out_share)]

@@ -1,5 +1,8 @@
 """transformers' own decoding, on tiny random models: the same ids, counting and caps as ours."""
 
+import json
+import warnings
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
@@ -7,7 +10,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from specdec.bench.contender import Task, run_task
 from specdec.bench.contenders import Choice, Lineup
 from specdec.compose import load, load_catalog
-from specdec.errors import SpecError
+from specdec.errors import SpecdecWarning, SpecError
 from specdec.sampling.params import SamplingParams
 
 pytestmark = pytest.mark.slow
@@ -135,3 +138,18 @@ def test_dtypes_are_checked_before_anything_is_loaded(models):
 def test_run_task_is_what_ours_are_measured_by(contenders):
     decoder = contenders()["plain"].answer.__self__.decoder
     assert run_task(decoder, Task((PROMPT,), (1,), 5, GREEDY)).outcomes[0].counts.forwards == 4
+
+
+@pytest.mark.parametrize("stops", [[50256], [-1]])
+def test_ids_that_are_no_tokens_neither_stop_nor_pad(tmp_path, stops):
+    folder = save_model(tmp_path, layers=1, seed=0)
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "eos_token_id": stops}))
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": stops}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SpecdecWarning)
+        choice = Choice(["ngram-chain"], ["target.dtype=float32"], folder, ["transformers"], None)
+        found = {c.name: c for c in Lineup(choice, load_catalog()).load(None).contenders}
+    task = Task((PROMPT, PROMPT[:3]), (1, 2), 6, GREEDY, batch_size=2)
+    ours, theirs = (found[name].answer(task).outcomes for name in ("plain", "transformers"))
+    assert [one.tokens for one in ours] == [one.tokens for one in theirs]

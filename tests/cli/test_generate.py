@@ -256,6 +256,21 @@ def test_an_answer_that_the_context_ends_says_so(short):
     assert run(short, "abab", "--max-new-tokens", "8").stderr == ""
 
 
+# --- the end of an answer ---
+
+
+def test_a_stop_id_ends_the_answer_and_its_absence_is_hinted_at(letters):
+    facts = report(letters, "abab", "--max-new-tokens", "20")
+    last = facts["tokens"][7]
+    stopped = report(letters, "abab", "--max-new-tokens", "20", "--stop-id", str(last))
+    end = facts["tokens"].index(last) + 1
+    assert (stopped["tokens"], stopped["stopped_by"]) == (facts["tokens"][:end], last)
+    hint = "no token of this model is known to end an answer; --stop-id ID names one"
+    assert run(letters, "abab").stdout.splitlines()[-1] == hint
+    assert hint not in run(letters, "abab", "--stop-id", str(last)).stdout
+    assert "token 99 is outside the target's vocabulary" in run(letters, "abab", "--stop-id", "99").stderr
+
+
 # --- seeds ---
 
 

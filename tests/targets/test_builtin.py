@@ -8,6 +8,7 @@ from specdec.interfaces.declarations import Features
 from specdec.interfaces.parts import BuildTools
 from specdec.targets import gguf_cache
 from specdec.targets.builtin import BuiltinOptions, BuiltinTarget
+from specdec.targets.fused_forward import FusedForward
 from specdec.trees.draft_tree import Draw, TreeSketch, root_only
 
 
@@ -40,6 +41,12 @@ def test_sizes_are_declared_without_loading():
 @pytest.fixture(scope="module")
 def float32():
     return build(dtype="float32")
+
+
+@pytest.mark.slow
+def test_the_embedded_model_runs_through_the_fused_forward(float32):
+    assert isinstance(float32._runtime.call.fused, FusedForward)
+    assert isinstance(build(dtype="bfloat16")._runtime.call.fused, FusedForward)
 
 
 @pytest.mark.slow

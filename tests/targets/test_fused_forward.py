@@ -2,14 +2,25 @@
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    LlamaConfig,
+    Ministral3Config,
+    MistralConfig,
+    OlmoConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
 
 from specdec.errors import TargetMismatch
 from specdec.interfaces.declarations import Features
+from specdec.nn.fused_llama import fused_norm
 from specdec.nn.kv_cache import KvCache
 from specdec.targets.assembly import RunSettings, assemble
 from specdec.targets.cache_adapter import slot_cache
-from specdec.targets.fused_forward import FusedForward, not_fusable_because
+from specdec.targets.fusable import not_fusable_because
+from specdec.targets.fused_forward import FusedForward
 from specdec.targets.fusing import fuse
 from specdec.targets.model_call import ModelCall
 
@@ -17,6 +28,8 @@ SIZES = {
     "vocab_size": 61, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3,
     "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 128,
 }  # fmt: skip
+
+ROPE = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
 
 
 def model_of(config, dtype=torch.float32):
@@ -92,11 +105,24 @@ def test_weights_that_were_joined_stay_the_models_own():
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        (Qwen3Config(**SIZES, head_dim=8), "other parts"),
+        (Qwen3Config(**SIZES, head_dim=8), "Qwen3ForCausalLM is no class"),
         (LlamaConfig(**SIZES, hidden_act="gelu"), "not SiLU"),
-        (GPT2Config(vocab_size=61, n_embd=48, n_layer=2, n_head=4, n_positions=64), "norm"),
+        (GPT2Config(vocab_size=61, n_embd=48, n_layer=2, n_head=4, n_positions=64, eos_token_id=None), "GPT2LMHeadModel is no"),
+        (
+            Ministral3Config(
+                **SIZES,
+                rope_parameters={
+                    "rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "original_max_position_embeddings": 16,
+                    "llama_4_scaling_beta": 0.5,
+                },
+            ),
+            "Ministral3ForCausalLM is no class",
+        ),
+        (OlmoConfig(**SIZES, clip_qkv=0.1, eos_token_id=None), "OlmoForCausalLM is no class"),
+        (LlamaConfig(**SIZES, clip_qkv=0.1), "config has clip_qkv: 0.1"),
+        (LlamaConfig(**SIZES, rope_parameters={**ROPE, "llama_4_scaling_beta": 0.5}), "rope_parameters has llama_4"),
     ],
-)
+)  # fmt: skip
 def test_a_model_of_another_structure_keeps_its_own_forward_or_is_refused(config, words):
     model = model_of(config)
     assert assemble(model, RunSettings(16, None, probe=True), "").runtime.call.fused is None
@@ -104,11 +130,72 @@ def test_a_model_of_another_structure_keeps_its_own_forward_or_is_refused(config
         assemble(model, RunSettings(16, None, probe=True, forward="fused"), "")
 
 
-def test_a_model_whose_numbers_come_out_otherwise_is_refused():
+@pytest.mark.parametrize(
+    "option", [{"rope_interleaved": False}, {"some_note": None}, {"unsloth_version": "2026.1"}, {"unk_token_id": 0}]
+)
+def test_keys_that_change_no_number_keep_the_fused_forward(option):
+    assert assemble(model_of(LlamaConfig(**SIZES, **option)), RunSettings(16, None, probe=True), "").runtime.call.fused
+
+
+def _patched(model):
+    mlp = model.model.layers[1].mlp
+    mlp.forward = lambda states: 2 * type(mlp).forward(mlp, states)
+
+
+def _hooked(model):
+    model.model.layers[0].register_forward_hook(lambda *_: None)
+
+
+def _another_norm(model):
+    model.model.norm = torch.nn.LayerNorm(SIZES["hidden_size"])
+
+
+def _another_class(model):
+    model.model.layers[0].mlp.__class__ = type("LlamaMLP", (type(model.model.layers[0].mlp),), {})
+
+
+@pytest.mark.parametrize("change", [_patched, _hooked, _another_norm, _another_class])
+def test_a_model_with_a_module_of_another_make_keeps_its_own_forward(change):
+    model = model_of(FUSABLE["llama"])
+    change(model)
+    assert not_fusable_because(model, list(model.model.layers), model.model) is not None
+    assert assemble(model, RunSettings(16, None, probe=False), "").runtime.call.fused is None
+
+
+def test_the_eps_is_the_modules_own():
     model = model_of(FUSABLE["llama"])
     model.model.layers[1].input_layernorm.variance_epsilon = 50.0
+    model.model.norm.variance_epsilon = 5.0
+    plain, fused = both(model, 7)
+    torch.testing.assert_close(fused.logits, plain.logits, rtol=1e-4, atol=1e-4)
+
+
+def test_a_fused_forward_that_cannot_be_built_leaves_the_models_own(monkeypatch):
+    def fails(*_):
+        raise AttributeError("no such part")
+
+    monkeypatch.setattr("specdec.targets.fused_forward.fused_mlp", fails)
+    model = model_of(FUSABLE["llama"])
     assert assemble(model, RunSettings(16, None, probe=True), "").runtime.call.fused is None
-    with pytest.raises(TargetMismatch, match="differ from those on its paths"):
+    with pytest.raises(TargetMismatch, match="AttributeError: no such part"):
+        assemble(model, RunSettings(16, None, probe=True, forward="fused"), "")
+
+
+def test_numbers_that_differ_near_the_end_of_the_context_only_are_found(monkeypatch):
+    def late(self, states, positions):
+        cos, sin = rotations(self, states, positions)
+        return torch.where((positions > 100)[..., None, None], 0.5 * cos, cos), sin
+
+    rotations = FusedForward._rotations
+    monkeypatch.setattr(FusedForward, "_rotations", late)
+    assert assemble(model_of(FUSABLE["llama"]), RunSettings(16, None, probe=True), "").runtime.call.fused is None
+
+
+def test_a_model_whose_numbers_come_out_otherwise_is_refused(monkeypatch):
+    monkeypatch.setattr("specdec.targets.fused_forward.fused_norm", lambda weight, eps: fused_norm(weight, 50.0))
+    model = model_of(FUSABLE["llama"])
+    assert assemble(model, RunSettings(16, None, probe=True), "").runtime.call.fused is None
+    with pytest.raises(TargetMismatch, match="differ"):
         assemble(model, RunSettings(16, None, probe=True, forward="fused"), "")
 
 

@@ -7,9 +7,9 @@ import torch
 from character_tokenizers import Characters
 from safetensors import safe_open
 from safetensors.torch import save_file
-from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaConfig, LlamaForCausalLM, Phi3Config, Phi3ForCausalLM
 
-from specdec.errors import SpecError, TargetMismatch
+from specdec.errors import SpecdecWarning, SpecError, TargetMismatch
 from specdec.targets.model_call import ModelCall
 from specdec.training.conversations import Conversation, is_held_out, prompt_key
 from specdec.training.dataset import FeatureSet
@@ -356,3 +356,29 @@ def test_a_target_that_caps_its_logits_is_refused():
     )
     with pytest.raises(TargetMismatch, match="caps its logits"):
         borrow(ModelCall(Gemma2ForCausalLM(config)), None)
+
+
+def test_conversations_end_where_one_set_of_rotary_factors_does(tmp_path):
+    """Beyond the original length, features of a whole batch would depend on its longest conversation."""
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0, 1.0], "long_factor": [9.0, 5.0]}
+    config = Phi3Config(
+        vocab_size=VOCAB, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=64, original_max_position_embeddings=12, rope_parameters=rope,
+        pad_token_id=0, initializer_range=0.3,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = Phi3ForCausalLM(config).eval()
+    path = tmp_path / "talks.jsonl"
+    path.write_text("".join(f'{{"question": "{n}", "answer": "{"word" * (n % 5 + 1)}"}}\n' for n in range(40)))
+    data = DataSpec(sources={"talks": SourceSpec(path=path)}, validate_on="talks", held_out_share=0.2)
+    with pytest.warns(SpecdecWarning, match=r"max_tokens: 512 is cut to the target's context of 12 tokens .*rotary"):
+        store = FeatureStore(tmp_path / "shards", data, Words(), ModelCall(model), FeaturePlan(top_k=2), 0)
+    store.write(["talks"])
+    shard, start = read_shard(store.present("talks")[0]), 0
+    assert max(shard["lengths"].tolist()) == 12
+    for length in shard["lengths"].tolist():
+        rows = slice(start, start + length)
+        with torch.no_grad():
+            alone = model(shard["token_ids"][rows][None].long(), output_hidden_states=True).hidden_states[-1][0]
+        torch.testing.assert_close(shard["features"][rows].float(), alone, rtol=1e-2, atol=1e-2)
+        start = rows.stop
