@@ -3,14 +3,14 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from specdec.compose import load
+    from specdec.compose import check, load
     from specdec.decoding.decoder import Decoder, StreamEvent
     from specdec.decoding.requests import Request
     from specdec.errors import SpecdecError
     from specdec.interfaces.results import Generation, StepRecord
     from specdec.sampling.params import SamplingParams
 
-__all__ = ["Decoder", "Generation", "Request", "SamplingParams", "SpecdecError", "StepRecord", "StreamEvent", "load"]
+__all__ = ["Decoder", "Generation", "Request", "SamplingParams", "SpecdecError", "StepRecord", "StreamEvent", "check", "load"]
 
 _HOMES = {
     "Decoder": "specdec.decoding.decoder",
@@ -20,6 +20,7 @@ _HOMES = {
     "SpecdecError": "specdec.errors",
     "StepRecord": "specdec.interfaces.results",
     "StreamEvent": "specdec.decoding.decoder",
+    "check": "specdec.compose",
     "load": "specdec.compose",
 }
 

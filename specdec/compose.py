@@ -1,28 +1,31 @@
 """Where names become objects: a spec is checked in shape, names and fit, then built into a decoder."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from specdec.config.library import library
 from specdec.config.resolved_spec import Catalog, ResolvedPart, ResolvedSpec
-from specdec.config.resolver import built, check, read
+from specdec.config.resolver import built, read
+from specdec.config.resolver import check as checked
 from specdec.decoding.decoder import Decoder
 from specdec.errors import PluginError, SpecdecWarning, SpecError
 from specdec.files.paths import exists
 from specdec.interfaces.consent import consented
 from specdec.interfaces.parts import BuildTools, Drafter, Target
-from specdec.plugins.registry import Kind, Registry, load_registry, plugin_error
+from specdec.plugins.registry import Kind, Registry, extended, load_registry, plugin_error
 
 
-def load_catalog(*, trust_remote_code: bool | None = None) -> Catalog:
+def load_catalog(*, parts: Iterable[type[Any]] = (), trust_remote_code: bool | None = None) -> Catalog:
     """Our parts and files and those of installed plug-ins; a plug-in that is broken is left out with a warning.
 
-    trust_remote_code: consent to code that models bring; None: what SPECDEC_TRUST_REMOTE_CODE says.
+    Args:
+        parts: Further part classes, such as those of a notebook, for this catalog alone.
+        trust_remote_code: Consent to code that models bring; None: what SPECDEC_TRUST_REMOTE_CODE says.
     """
-    registry = load_registry()
+    registry = extended(load_registry(), parts)
     files, broken = library(), dict(registry.broken)
     for folder, package in registry.libraries.items():
         more = library((*files.folders[1:], folder))
@@ -41,26 +44,55 @@ def load(
     *,
     target: str | Path | Mapping[str, Any] | Target | None = None,
     set: Mapping[str, Any] | Sequence[str] = (),  # noqa: A002 - the command line's --set
+    parts: Iterable[type[Any]] = (),
     trust_remote_code: bool | None = None,
     **overrides: Any,
 ) -> Decoder:
     """The decoder of a shipped strategy, a .yaml file or a mapping.
 
-    target: a folder or hub id of a Hugging Face model, a target part as a mapping, or one that is already loaded.
-    set: `a.b=value` texts, or {dotted key: value}.
-    trust_remote_code: run the code that models bring; None: what SPECDEC_TRUST_REMOTE_CODE says. A spec cannot consent.
-    overrides: top-level keys, such as sampling={"temperature": 1.0}.
-    Raises SpecError (every mistake at once), IncompatibleParts, or TargetMismatch when the model cannot do it.
+    Args:
+        source: A strategy's name, a path to a .yaml file, or a mapping with the keys of one.
+        target: A folder or hub id of a Hugging Face model, a target part as a mapping, or one that is already loaded.
+        set: `a.b=value` texts, or {dotted key: value}.
+        parts: Part classes that the spec may name beside the registered ones: `parts=[MyVerifier]`.
+        trust_remote_code: Run the code that models bring; None: what SPECDEC_TRUST_REMOTE_CODE says. A spec cannot consent.
+        overrides: Top-level keys, such as sampling={"temperature": 1.0}.
+
+    Raises:
+        SpecError: For every mistake at once.
+        IncompatibleParts: Where the parts would not be lossless together.
+        TargetMismatch: Where the model cannot do it.
     """
-    catalog = load_catalog(trust_remote_code=trust_remote_code)
+    catalog = load_catalog(parts=parts, trust_remote_code=trust_remote_code)
     given = target if isinstance(target, Target) else None
+    return build(_checked(source, catalog, target, set, overrides), catalog, target=given)
+
+
+def check(
+    source: str | Path | Mapping[str, Any],
+    *,
+    target: str | Path | Mapping[str, Any] | Target | None = None,
+    set: Mapping[str, Any] | Sequence[str] = (),  # noqa: A002 - the command line's --set
+    parts: Iterable[type[Any]] = (),
+    **overrides: Any,
+) -> ResolvedSpec:
+    """Shape, names and fit of what `load` would build, without weights. Arguments and errors are those of `load`."""
+    return _checked(source, load_catalog(parts=parts), target, set, overrides)
+
+
+def _checked(
+    source: str | Path | Mapping[str, Any],
+    catalog: Catalog,
+    target: str | Path | Mapping[str, Any] | Target | None,
+    given: Mapping[str, Any] | Sequence[str],
+    overrides: Mapping[str, Any],
+) -> ResolvedSpec:
+    loaded = target if isinstance(target, Target) else None
     replaced = {} if target is None or isinstance(target, Target) else target_override(target, catalog.registry)
-    dotted = dict(set) if isinstance(set, Mapping) else {}
-    settings = () if isinstance(set, Mapping) else tuple(set)
-    resolved = check(
-        read(source, catalog, settings=settings, overrides={**replaced, **dotted, **overrides}), catalog, target=given
-    )
-    return build(resolved, catalog, target=given)
+    dotted = dict(given) if isinstance(given, Mapping) else {}
+    settings = () if isinstance(given, Mapping) else tuple(given)
+    reading = read(source, catalog, settings=settings, overrides={**replaced, **dotted, **overrides})
+    return checked(reading, catalog, target=loaded)
 
 
 def resolve(
@@ -75,7 +107,7 @@ def resolve(
     settings: `a.b=value` texts. target: in place of the spec's own, as `load` takes it.
     """
     override = {} if target is None else target_override(target, catalog.registry)
-    return check(read(source, catalog, settings=settings or (), overrides=override), catalog)
+    return checked(read(source, catalog, settings=settings or (), overrides=override), catalog)
 
 
 def target_override(target: str | Path | Mapping[str, Any], registry: Registry) -> dict[str, Any]:

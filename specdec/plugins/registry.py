@@ -86,6 +86,26 @@ class Registry:
         return self.observer
 
 
+def extended(registry: Registry, parts: Iterable[type[Any]]) -> Registry:
+    """The registry with further part classes, such as those of a notebook; the one given is left as it is.
+
+    Raises PluginError for a class that is no part, breaks a rule of parts, or takes a name that is taken.
+    """
+    every = {kind: dict(known) for kind, known in registry.parts.items()}
+    for cls in parts:
+        shown = cls.__qualname__ if isinstance(cls, type) else repr(cls)
+        kind = next((kind for kind, base in BASES.items() if isinstance(cls, type) and issubclass(cls, base)), None)
+        if kind is None:
+            raise PluginError(f"parts: {shown} is no Target, Drafter, TreeBuilder or Verifier; expected a list of such classes")
+        if (broken := broken_rule(cls, BASES[kind])) is not None:
+            raise PluginError(f"parts: {kind} {shown} {broken}")
+        if cls.name in every[kind]:
+            owner = every[kind][cls.name].package
+            raise PluginError(f"parts: '{owner}' has a {kind} called '{cls.name}' already; give {shown} another name")
+        every[kind][cls.name] = Registered(cls, "parts")
+    return replace(registry, parts=MappingProxyType({kind: MappingProxyType(known) for kind, known in every.items()}))
+
+
 def load_registry(disabled: str | None = None) -> Registry:
     """Our parts and those of every installed plug-in.
 

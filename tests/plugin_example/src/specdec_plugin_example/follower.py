@@ -7,10 +7,20 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import Field
 
-from specdec.interfaces.declarations import DrafterDeclaration, Gives
-from specdec.interfaces.parts import BuildTools, Drafter, DraftSession, PartOptions
-from specdec.interfaces.proposals import Candidates, DraftStart, Frontier, Proposal
-from specdec.interfaces.results import Committed, Scored
+from specdec.authoring import (
+    BuildTools,
+    Candidates,
+    Committed,
+    Drafter,
+    DrafterDeclaration,
+    DraftSession,
+    DraftStart,
+    Frontier,
+    Gives,
+    PartOptions,
+    Proposal,
+    Scored,
+)
 
 
 class FollowerOptions(PartOptions):

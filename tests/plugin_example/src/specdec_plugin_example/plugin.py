@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from specdec.interfaces.parts import Drafter
-from specdec.plugins.hookspecs import hookimpl
+from specdec.authoring import Drafter, hookimpl
 
 
 @hookimpl
