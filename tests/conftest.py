@@ -1,6 +1,8 @@
 """Decoders of every shape, and the plain loop that they are all compared with."""
 
+import resource
 from collections.abc import Callable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pytest
@@ -277,3 +279,19 @@ def finished():
         )
 
     return of
+
+
+@pytest.fixture
+def room_for():
+    """A context manager of a size: meanwhile no file of this process gets larger, as on a disk that is full."""
+
+    @contextmanager
+    def limited(size):
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return limited

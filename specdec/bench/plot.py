@@ -6,10 +6,11 @@ from typing import Any
 
 from specdec.bench.measurements import PLAIN, Cell, Results
 from specdec.bench.metrics import Summary, summaries
+from specdec.files.atomic import whole_file
 
 
 def draw(results: Results, folder: Path) -> list[Path]:
-    """PNG files in `folder`, which is there; a picture for which there is nothing to show is left out."""
+    """PNG files in `folder`; a picture for which there is nothing to show is left out."""
     return [path for cell in results.cells for path in _draw_cell(results, cell, folder)]
 
 
@@ -27,7 +28,8 @@ def _draw_cell(results: Results, cell: Cell, folder: Path) -> list[Path]:
         if (title := draw_one(axes, found)) is not None:
             axes.set_title(f"{title}, {cell.words}", fontsize="medium", loc="left")
             path = folder / f"{name}-{file_label(cell)}.png"
-            figure.savefig(path, dpi=120)
+            with whole_file(path) as scratch:
+                figure.savefig(scratch, format="png", dpi=120)
             made.append(path)
     return made
 

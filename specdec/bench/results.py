@@ -2,15 +2,19 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from pydantic import TypeAdapter
 
 from specdec.bench.measurements import Header, Measurement, Results
 from specdec.errors import SpecError
-from specdec.files.jsonl import checked, parsed, whole_lines
+from specdec.files.atomic import write_whole, writing
+from specdec.files.jsonl import append_lines, checked, cut_unfinished_line, parsed, whole_lines
+from specdec.files.locks import exclusive
 from specdec.files.paths import exists
 
 FORMAT = 1
@@ -48,7 +52,7 @@ def _header(kind: Any, value: Any, where: str) -> Header:
 
 
 class ResultsFile:
-    """A results file that is written to.
+    """A results file that is written to, by one process at a time: a context manager, which lets go of it at the end.
 
     done: the measurements that were there. changed: what is different about the machine or the versions since then.
     """
@@ -56,26 +60,35 @@ class ResultsFile:
     def __init__(self, path: Path, header: Header) -> None:
         """Begin the file, or resume it; a header without a measurement gives way to another.
 
-        Raises SpecError where the file holds the results of something else.
+        Raises SpecError where the file holds the results of something else, cannot be written, or is being written already.
         """
         self._path = path
         self.done: tuple[Measurement, ...] = ()
         self.changed: list[str] = []
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self.resumes = exists(path) and _drop_unfinished_line(path) > 0
-            if not self.resumes:
+        with ExitStack() as held:
+            held.enter_context(exclusive(path))
+            self.resumes = exists(path) and _cut_unfinished_line(path) > 0
+            if self.resumes:
+                self._resume(header)
+            else:
                 self._begin(header)
-        except OSError as error:
-            raise SpecError(f"{path}: cannot be written to: {error.strerror or error}") from error
-        if self.resumes:
-            self._go_on(header)
+            self._held = held.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let other processes write the file."""
+        self._held.close()
 
     def _begin(self, header: Header) -> None:
-        self._path.write_text("", encoding="utf-8")
+        write_whole(self._path, "")
         self._append("header", {"format": FORMAT, **asdict(header)})
 
-    def _go_on(self, header: Header) -> None:
+    def _resume(self, header: Header) -> None:
         path, before = self._path, read_results(self._path)
         found = differences(asdict(before.header), asdict(header), ("plan", "contenders"))
         if found and not before.measurements:
@@ -94,20 +107,16 @@ class ResultsFile:
         self._append("measurement", asdict(measurement))
 
     def _append(self, kind: str, value: Any) -> None:
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({kind: value}, ensure_ascii=False) + "\n")
+        append_lines(self._path, [{kind: value}])
 
 
-def _drop_unfinished_line(path: Path) -> int:
-    """Cut off what stands after the last line break; the bytes that are left. Raises SpecError for another kind of file."""
-    content = path.read_bytes()
-    if content[: len(BEGINNING)] != BEGINNING[: len(content)]:
+def _cut_unfinished_line(path: Path) -> int:
+    """The bytes that are left of it. Raises SpecError for another kind of file."""
+    with writing(path), path.open("rb") as file:
+        start = file.read(len(BEGINNING))
+    if start != BEGINNING[: len(start)]:
         raise SpecError(f"{path} is there and holds no results of `specdec bench`: give another --output")
-    whole = content.rfind(b"\n") + 1
-    if whole < len(content):
-        with path.open("r+b") as file:
-            file.truncate(whole)
-    return whole
+    return cut_unfinished_line(path)
 
 
 def differences(before: Any, now: Any, keys: Sequence[str] | None = None, at: str = "") -> list[str]:

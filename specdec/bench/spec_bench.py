@@ -13,6 +13,7 @@ from typing import Any
 
 from specdec.bench.measurements import Cell, Measurement, Results
 from specdec.errors import SpecError
+from specdec.files.atomic import write_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +82,7 @@ def write_answers(results: Results, cell: Cell, contender: str, path: Path) -> i
     started = _seconds_since_1970(results.header.provenance.get("started"))
     chosen = [m for m in results.measurements if m.cell == cell and m.contender == contender]
     lines = [json.dumps(record, ensure_ascii=False) for record in _records(chosen, contender, started)]
-    scratch = path.with_name(path.name + ".part")
-    scratch.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    scratch.replace(path)
+    write_whole(path, "".join(f"{line}\n" for line in lines))
     return len(lines)
 
 

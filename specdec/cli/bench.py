@@ -92,13 +92,12 @@ def _measure(plan: Any, catalog: Catalog, choice: Any, prompts: list[Path], sele
     lineup = Lineup(choice, catalog, plan.dtypes)
     described = {"settings": plan.described(), "selection": asdict(selection)}
     header = Header({**described, "prompts": [asdict(file) for file in files]}, lineup.describe(), provenance())
-    file = ResultsFile(output, header)
-    if file.resumes:
-        fail(f"resuming {output}: {len(file.done)} measurements are there")
-    for line in file.changed:
-        if not line.startswith("started"):
-            fail(f"warning: measured elsewhere before: {line}")
-    with _bar() as progress:
+    with ResultsFile(output, header) as file, _bar() as progress:
+        if file.resumes:
+            fail(f"resuming {output}: {len(file.done)} measurements are there")
+        for line in file.changed:
+            if not line.startswith("started"):
+                fail(f"warning: measured elsewhere before: {line}")
         Bench(plan, questions, lineup, file, progress).run()
 
 

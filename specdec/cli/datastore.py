@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from specdec.cli.output_files import check_outputs
+from specdec.cli.output_files import claim_outputs
 from specdec.cli.terminal import TargetModel, TrustRemoteCode, guarded
 from specdec.compose import load
 from specdec.drafters.vocabulary import fingerprint
@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
 @guarded
 def build(files: Texts, output: Output, target: TargetModel = None, trust: TrustRemoteCode = None) -> None:
     """Only answers of conversations are taken in: an answer is what is to be continued."""
-    check_outputs(output, inputs=files)
+    claim_outputs(output, inputs=files)
     parts = list(_parts(files))
     model = load("plain", target=target, trust_remote_code=trust).target
     codec = _codec(model)
@@ -57,7 +57,7 @@ def successors(
     candidates: Annotated[int, typer.Option(min=1, max=64, help="Next tokens that are kept for a context.")] = 8,
 ) -> None:
     """The target reads each text once, answers behind their questions."""
-    check_outputs(output, inputs=files)
+    claim_outputs(output, inputs=files)
     parts = list(_parts(files))
     model = load("plain", target=target, trust_remote_code=trust).target
     codec, tables, count = _codec(model), SuccessorTables(), 0

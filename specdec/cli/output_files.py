@@ -1,10 +1,24 @@
-"""Whether the files that a command is to write can be written, said before anything is measured."""
+"""Whether the files that a command is to write can be written, said before anything is measured; and by it alone."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from specdec.cli.terminal import hold
 from specdec.errors import SpecError
+from specdec.files.locks import exclusive
 from specdec.files.paths import is_folder, is_same
+
+
+def claim_outputs(output: Path, plot: Path | None = None, *, inputs: Sequence[Path] = ()) -> None:
+    """Keep other processes from writing these files until the command ends.
+
+    Raises:
+        SpecError: a file that could not be written afterwards, that would replace the other or what is read, or that another
+            process is writing.
+    """
+    check_outputs(output, plot, inputs=inputs)
+    for path in (output, *([] if plot is None else [plot])):
+        hold(exclusive(path))
 
 
 def check_outputs(output: Path, plot: Path | None = None, *, inputs: Sequence[Path] = ()) -> None:

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from specdec.cli.output_files import check_outputs
+from specdec.cli.output_files import claim_outputs
 from specdec.cli.terminal import Settings, Strategy, TargetModel, TrustRemoteCode, fail, guarded, print_table
 from specdec.compose import build, load_catalog, resolve
 from specdec.config.library import SUFFIXES
@@ -63,7 +63,7 @@ def profile(
     from specdec.tree_search.cost_run import CostPlan, default_widths, measure_costs
     from specdec.tree_search.pictures import draw_costs
 
-    check_outputs(output, plot)
+    claim_outputs(output, plot)
     catalog = load_catalog(trust_remote_code=trust)
     resolved = _plan(what, catalog, target, settings)
     decoder = _decoder(resolved, catalog)
@@ -153,7 +153,7 @@ def acceptance(
     from specdec.tree_search.acceptance_run import AcceptancePlan, check_measurable, first_turns, measure_acceptance
     from specdec.tree_search.pictures import draw_acceptance
 
-    check_outputs(output, plot, inputs=prompts)
+    claim_outputs(output, plot, inputs=prompts)
     questions, files = read_questions(prompts, Selection(count))
     catalog = load_catalog(trust_remote_code=trust)
     resolved = resolve(strategy, catalog, settings=settings, target=target)

@@ -9,6 +9,7 @@ import typer
 
 from specdec.cli.terminal import Json, guarded, print_json
 from specdec.errors import SpecError
+from specdec.files.atomic import write_whole
 
 
 def register(app: typer.Typer) -> None:
@@ -41,14 +42,10 @@ def report(
         raise SpecError(f"{file}: nothing has been measured yet; the same `specdec bench` resumes it")
     folder = output if output is not None else file.with_name(f"{file.stem}-report")
     text = markdown(results)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _write(folder / "report.md", text + _pictures(draw(results, folder)))
-        _write(folder / "summary.csv", csv_table(results))
-        if spec_bench:
-            _write_answers(results, folder)
-    except OSError as error:
-        raise SpecError(f"{folder}: cannot be written to: {error}") from error
+    write_whole(folder / "report.md", text + _pictures(draw(results, folder)))
+    write_whole(folder / "summary.csv", csv_table(results))
+    if spec_bench:
+        _write_answers(results, folder)
     if json:
         chosen = [(cell, category) for cell in results.cells for category in (None, *categories(results, cell))]
         found = [s for cell, category in chosen for s in summaries(results, cell, category=category, versus=(GENERATE,))]
@@ -60,13 +57,6 @@ def report(
 
 def _pictures(paths: list[Path]) -> str:
     return "".join(f"\n![{path.stem}]({path.name})\n" for path in paths)
-
-
-def _write(path: Path, text: str) -> None:
-    """The file appears only once it is whole."""
-    scratch = path.with_name(path.name + ".part")
-    scratch.write_text(text, encoding="utf-8")
-    scratch.replace(path)
 
 
 def _write_answers(results: Any, folder: Path) -> None:

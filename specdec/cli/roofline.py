@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from specdec.cli.output_files import check_outputs
+from specdec.cli.output_files import claim_outputs
 from specdec.cli.profile import Output, Plot
 from specdec.cli.terminal import guarded
 from specdec.errors import SpecError
@@ -49,7 +49,7 @@ def roofline(
     from specdec.tree_search.pictures import draw_costs
     from specdec.tree_search.roofline import Machine, ModelSize, roofline_costs
 
-    check_outputs(output, plot)
+    claim_outputs(output, plot)
     sizes = (parameters, bandwidth, flops, forward_overhead, bytes_per_parameter, kv_bytes_per_token, draft_parameters or 0.0)
     if not all(map(isfinite, sizes)):
         raise SpecError("--bandwidth, --flops and the others: expected finite numbers, got an infinite one")

@@ -8,7 +8,8 @@ import textwrap
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextvars import ContextVar
 from functools import wraps
 from typing import Annotated, Any, ParamSpec, TypeVar
 
@@ -25,6 +26,8 @@ DEBUG = "SPECDEC_DEBUG"
 
 NARROW = 60
 """Columns below which a table is written one line under the other."""
+
+_UNTIL_THE_END: ContextVar[ExitStack] = ContextVar("what the running command holds")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -64,7 +67,7 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
     @wraps(command)
     def run(*arguments: P.args, **options: P.kwargs) -> R:
         try:
-            with _warnings_in_a_line():
+            with _warnings_in_a_line(), _held():
                 result = command(*arguments, **options)
             sys.stdout.flush()
         except SpecdecError as error:
@@ -82,6 +85,21 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
         return result
 
     return run
+
+
+@contextmanager
+def _held() -> Iterator[None]:
+    with ExitStack() as stack:
+        token = _UNTIL_THE_END.set(stack)
+        try:
+            yield
+        finally:
+            _UNTIL_THE_END.reset(token)
+
+
+def hold(resource: AbstractContextManager[Any]) -> None:
+    """Enter it until the running command ends, however it does."""
+    _UNTIL_THE_END.get().enter_context(resource)
 
 
 @contextmanager

@@ -5,8 +5,10 @@ from typing import Annotated
 
 import typer
 
+from specdec.cli.output_files import check_outputs
 from specdec.cli.terminal import Json, guarded, print_json
 from specdec.errors import SpecError
+from specdec.files.atomic import write_whole
 from specdec.files.paths import is_same
 
 traces = typer.Typer(help="Look at traces of `specdec generate --trace`.", no_args_is_help=True, rich_markup_mode=None)
@@ -42,12 +44,8 @@ def show(
     path = output if output is not None else file.with_suffix(".html")
     if is_same(path, file):
         raise SpecError(f"--output {path}: is the trace itself; give the page another name")
+    check_outputs(path)
     text = page(trace)
-    try:
-        scratch = path.with_name(path.name + ".part")
-        scratch.write_text(text, encoding="utf-8")
-        scratch.replace(path)
-    except OSError as error:
-        raise SpecError(f"{path}: cannot be written to: {error}") from error
+    write_whole(path, text)
     broken = "; the trace was broken off" if trace.end is None else ""
     typer.echo(f"{path}: {len(trace.steps)} steps, {len(text.encode()) / 1024:.0f} kB{broken}")

@@ -11,7 +11,16 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from specdec.cli.output_files import keep_inputs
-from specdec.cli.terminal import Settings, TargetModel, TemplateArguments, TrustRemoteCode, fail, guarded, template_arguments
+from specdec.cli.terminal import (
+    Settings,
+    TargetModel,
+    TemplateArguments,
+    TrustRemoteCode,
+    fail,
+    guarded,
+    hold,
+    template_arguments,
+)
 from specdec.compose import load
 from specdec.errors import SpecError
 
@@ -38,9 +47,10 @@ def train(
 ) -> None:
     """The run's folder gets log.jsonl, checkpoint.pt and the head that was best on held-out answers."""
     from specdec.training.reading import read_training_spec
-    from specdec.training.run import log_to, trainer
+    from specdec.training.run import claim_output, log_to, trainer
 
     plan = read_training_spec(spec, tuple(settings or ()), trust_remote_code=trust)
+    hold(claim_output(plan))
     log = log_to(plan.output / "log.jsonl")
     with Progress(
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeElapsedColumn()

@@ -14,11 +14,12 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
 from specdec.cli import verify_options as options
-from specdec.cli.terminal import Json, Settings, TrustRemoteCode, fail, guarded, print_json, print_table
+from specdec.cli.terminal import Json, Settings, TrustRemoteCode, fail, guarded, hold, print_json, print_table
 from specdec.cli.verify_options import WantedLevel
 from specdec.compose import load_catalog, resolve
 from specdec.config.resolved_spec import Catalog, ResolvedSpec
 from specdec.errors import SpecdecError, SpecError
+from specdec.files.locks import exclusive
 from specdec.losslessness.levels import SECONDS, Level, LevelResult, Progress, exit_code
 from specdec.losslessness.report_files import report_data, report_folder, write_report
 from specdec.plugins.registry import Kind
@@ -59,6 +60,8 @@ def verify(
     _check_sizes(level, budget, {"vocab": vocab, "depth": depth, "models": models}, by_callable=function is not None)
     catalog = load_catalog(trust_remote_code=trust)
     resolved = resolve(strategy or "plain", catalog, settings=settings, target=target)
+    if report is not None:
+        hold(exclusive(report, folder=True))
     folder = None if report is None else report_folder(report)
     name = resolved.spec.name if function is None else function
     with _progress(name) as progress:

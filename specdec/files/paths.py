@@ -50,6 +50,11 @@ def is_folder(path: Path) -> bool:
         return False
 
 
+def is_device(path: Path) -> bool:
+    """Whether it is there and neither a file nor a folder, such as /dev/null, or a pipe."""
+    return exists(path) and not is_file(path) and not is_folder(path)
+
+
 def matching(folder: Path, pattern: str) -> list[Path]:
     """What is in the folder and matches, sorted; nothing where it is no folder."""
     try:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec.errors import SpecError
+from specdec.files.atomic import write_whole
 from specdec.files.paths import is_file
 from specdec.losslessness.levels import LevelResult
 
@@ -66,13 +67,13 @@ def write_report(folder: Path, data: Mapping[str, Any], results: Sequence[LevelR
     from specdec.losslessness.pictures import draw
 
     files = [folder / name for name in FILES[:2]]
-    _write(files[0], (json.dumps(finite(data), indent=2, ensure_ascii=False) + "\n").encode())
+    write_whole(files[0], json.dumps(finite(data), indent=2, ensure_ascii=False) + "\n")
     curves = [curve for result in results for curve in result.curves]
     picture = draw(curves, str(data["strategy"])) if curves else None
-    _write(files[1], markdown(data, results, picture=picture is not None).encode())
+    write_whole(files[1], markdown(data, results, picture=picture is not None))
     if picture is not None:
         files.append(folder / FILES[2])
-        _write(files[2], picture)
+        write_whole(files[2], picture)
     return files
 
 
@@ -110,15 +111,6 @@ def finite(value: Any) -> Any:
 
 def _cell(words: str) -> str:
     return words.replace("|", "\\|")
-
-
-def _write(file: Path, content: bytes) -> None:
-    scratch = file.with_name(f".{file.name}.part")
-    try:
-        scratch.write_bytes(content)
-        scratch.replace(file)
-    except OSError as error:
-        raise SpecError(f"--report: '{file}' cannot be written: {error.strerror or error}") from error
 
 
 def _version(package: str) -> str | None:

@@ -1,9 +1,7 @@
 """A folder that is written once, recorded file by file, and compared with its record whenever it is used again."""
 
-import errno
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 import warnings
@@ -14,7 +12,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from specdec.errors import CheckpointError, SpecdecWarning
+from specdec.errors import CheckpointError, SpecdecWarning, SpecError
+from specdec.files.atomic import disk_reason, write_whole
 from specdec.files.paths import exists, is_file, is_folder, matching
 
 RECORD = "unpacked.json"
@@ -77,7 +76,7 @@ def changed_files(folder: Path, *, hashes: bool = False) -> list[str]:
         return [RECORD]
     if retimed and not changed:
         # The next comparison then needs no hashes.
-        with suppress(OSError):
+        with suppress(SpecError, OSError):
             _write_record(folder, {n: {**e, "mtime_ns": found[n].stat().st_mtime_ns} for n, e in recorded.items()})
     return changed
 
@@ -107,22 +106,10 @@ def _write_again(folder: Path, write: Callable[[Path], None]) -> None:
                 folder.rename(Path(scratch) / "old")
             fresh.rename(folder)
     except Exception as error:
-        if (reason := _of_the_disk(error)) is None:
+        if (reason := disk_reason(error)) is None:
             raise
         hint = f"delete {folder} by hand, or " if exists(folder) else ""
         raise CheckpointError(f"the model cannot be unpacked to {folder}: {reason}; {hint}{ELSEWHERE}") from error
-
-
-def _of_the_disk(error: BaseException | None) -> str | None:
-    """Why a file cannot be written, where that is the reason: libraries wrap the system's error, or only quote it."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno is not None:
-            return error.strerror or str(error)
-        for code in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EACCES, errno.EIO):
-            if os.strerror(code) in str(error):
-                return os.strerror(code)
-        error = error.__cause__ or error.__context__
-    return None
 
 
 @contextmanager
@@ -152,6 +139,4 @@ def _hash(path: Path) -> str:
 
 
 def _write_record(folder: Path, files: Mapping[str, _Entry]) -> None:
-    scratch = folder / f".{RECORD}.{os.getpid()}"
-    scratch.write_text(json.dumps({"files": files}, indent=2) + "\n", encoding="utf-8")
-    scratch.replace(folder / RECORD)
+    write_whole(folder / RECORD, json.dumps({"files": files}, indent=2) + "\n")

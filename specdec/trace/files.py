@@ -2,16 +2,19 @@
 
 import json
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from pydantic import TypeAdapter
 
 from specdec.errors import SpecError
+from specdec.files.atomic import writing
 from specdec.files.jsonl import checked, parsed, whole_lines
-from specdec.files.paths import exists
+from specdec.files.locks import exclusive
+from specdec.files.paths import exists, is_folder
 from specdec.trace.steps import Trace, TraceEnd, TraceHeader, TraceStep
 
 FORMAT = 1
@@ -24,19 +27,29 @@ class TraceFile:
     """A trace that is being written, line by line. An earlier trace of that name is replaced, another file is not."""
 
     def __init__(self, path: Path) -> None:
-        """Raises SpecError where the file cannot be written, or is something else."""
+        """Raises SpecError where the file cannot be written, is something else, or is being written already."""
         if exists(path) and not is_trace(path):
             raise SpecError(f"{path} is there and is no trace: give another name, or remove it")
-        try:
-            self._file = path.open("w", encoding="utf-8")
-        except OSError as error:
-            raise SpecError(f"{path}: cannot be written to: {error}") from error
+        if not is_folder(path.parent):
+            raise SpecError(f"{path}: cannot be written: there is no folder {path.parent}")
+        self._path = path
+        with ExitStack() as held:
+            held.enter_context(exclusive(path))
+            with writing(path):
+                self._file = path.open("w", encoding="utf-8", errors="replace")
+            self._held = held.pop_all()
 
-    def __enter__(self) -> "TraceFile":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._file.close()
+        with self._held:
+            try:
+                with writing(self._path):
+                    self._file.close()
+            except SpecError:
+                if error is None:
+                    raise
 
     def begin(self, header: TraceHeader) -> None:
         """The first line."""
@@ -51,7 +64,8 @@ class TraceFile:
         self._line("end", asdict(end))
 
     def _line(self, kind: str, value: Any) -> None:
-        self._file.write(json.dumps({kind: value}, ensure_ascii=False) + "\n")
+        with writing(self._path):
+            self._file.write(json.dumps({kind: value}, ensure_ascii=False) + "\n")
 
 
 def is_trace(path: Path) -> bool:

@@ -11,13 +11,14 @@ from specdec.decoding.detokenizer import text_of
 from specdec.decoding.requests import Request
 from specdec.decoding.sequence import prepare
 from specdec.errors import SpecdecError, SpecError
+from specdec.files.jsonl import append_lines
 from specdec.interfaces.parts import Target
 from specdec.interfaces.results import Generation
 from specdec.interfaces.target_identity import target_name
 from specdec.interfaces.text_codec import ChatFormat
 from specdec.sampling.params import SamplingParams
 from specdec.training.conversations import Messages
-from specdec.training.resumable_jsonl import appending, check_target, known_lines
+from specdec.training.resumable_jsonl import Check, check_target, resumed
 
 QUEUE = 4
 """Batches of questions that are written down together."""
@@ -87,21 +88,22 @@ def distill(
     """
     _check_target(decoder.target, plan)
     target = target_name(decoder.target.facts.description)
-    answered = _answered(path, questions, plan, target)
-    done = max(answered, default=-1) + 1
-    for number in range(done):
-        if number not in answered and _askable(decoder, questions, plan, number, on_skip) is not None:
-            raise SpecError(f"{path}: has no answer to question {number + 1}, but to later ones; give another name")
-    with appending(path) as file:
+    answered: set[int] = set()
+    with resumed(path, _checker(questions, plan, target, answered)):
+        done = max(answered, default=-1) + 1
+        for number in range(done):
+            if number not in answered and _askable(decoder, questions, plan, number, on_skip) is not None:
+                raise SpecError(f"{path}: has no answer to question {number + 1}, but to later ones; give another name")
         for start in range(done, len(questions), plan.batch * QUEUE):
             some = range(start, min(start + plan.batch * QUEUE, len(questions)))
             asked = {number: request for number in some if (request := _askable(decoder, questions, plan, number, on_skip))}
             answers = decoder.generate([*asked.values()], batch_size=plan.batch)
+            records = []
             for number, answer in zip(asked, answers, strict=True):
                 said = {"role": "assistant", "content": _said(decoder.target, answer)}
                 record = {"messages": [*questions[number], said], **plan.settings(number)}
-                file.write(json.dumps({**record, "finish": answer.finish_reason, "target": target}) + "\n")
-            file.flush()
+                records.append({**record, "finish": answer.finish_reason, "target": target})
+            append_lines(path, records)
             yield some.stop
 
 
@@ -151,9 +153,8 @@ def questions_of(conversations: Iterator[Messages]) -> list[Messages]:
     return [opening for opening in seen.values() if opening]
 
 
-def _answered(path: Path, questions: Sequence[Messages], plan: DistillPlan, target: str) -> set[int]:
-    """The questions that the file answers, in order and each as this plan answers it. Raises SpecError for any other line."""
-    answered: set[int] = set()
+def _checker(questions: Sequence[Messages], plan: DistillPlan, target: str, answered: set[int]) -> Check:
+    """Enters the questions that lines answer, in order and each as this plan answers it; refuses any other line."""
 
     def check(record: Any, where: str, place: int) -> None:
         said, settings = record["messages"][:-1], {"chat_template_kwargs": {}, **record}
@@ -169,5 +170,4 @@ def _answered(path: Path, questions: Sequence[Messages], plan: DistillPlan, targ
         answered.add(number)
         check_target(record, where, target)
 
-    known_lines(path, check)
-    return answered
+    return check

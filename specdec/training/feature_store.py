@@ -7,6 +7,7 @@ A source's conversations are split by question into a part to learn from (`NAME-
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from specdec.errors import SpecdecWarning, SpecError
+from specdec.files.locks import exclusive
 from specdec.files.paths import is_file
 from specdec.interfaces.text_codec import ChatFormat
 from specdec.targets.capability import text_config
@@ -179,15 +181,19 @@ class FeatureStore:
         return Cost(tokens, size, None if self._tokens_per_second is None else tokens / self._tokens_per_second)
 
     def write(self, parts: Sequence[str], tokens: int | None = None) -> int:
-        """Write missing shards of these parts, in order, until `tokens` tokens are written; None: all. Returns the tokens."""
-        written = 0
-        for shard in self._missing(parts):
-            if tokens is not None and written >= tokens:
-                break
-            started = time.monotonic()
-            write_shard(self._call, shard.conversations, self._plan, shard.path)
-            self._tokens_per_second = shard.tokens / (time.monotonic() - started)
-            written += shard.tokens
+        """Write missing shards of these parts, in order, until `tokens` tokens are written; None: all. Returns the tokens.
+
+        Raises SpecError where another process is writing features into the folder.
+        """
+        missing, written = self._missing(parts), 0
+        with exclusive(self.folder, folder=True) if missing else nullcontext():
+            for shard in missing:
+                if tokens is not None and written >= tokens:
+                    break
+                started = time.monotonic()
+                write_shard(self._call, shard.conversations, self._plan, shard.path)
+                self._tokens_per_second = shard.tokens / (time.monotonic() - started)
+                written += shard.tokens
         return written
 
     def grow(self, epoch: int) -> None:

@@ -16,6 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from specdec.files.atomic import whole_file
 from specdec.interfaces.declarations import Features
 from specdec.targets.model_call import ModelCall
 from specdec.training.conversations import Conversation
@@ -50,10 +51,9 @@ def write_shard(call: ModelCall, conversations: Sequence[Conversation], plan: Fe
     columns = [by_place[place] for place in range(len(conversations))]
     shard = {name: torch.cat([column[name] for column in columns]) for name in columns[0]}
     shard["lengths"] = torch.tensor([len(c.token_ids) for c in conversations], dtype=torch.int32)
-    scratch = path.with_suffix(".partial")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_file(shard, scratch, metadata={"plan": json.dumps({**asdict(plan), "target": fingerprint(call)})})
-    scratch.rename(path)
+    metadata = {"plan": json.dumps({**asdict(plan), "target": fingerprint(call)})}
+    with whole_file(path) as scratch:
+        save_file(shard, scratch, metadata=metadata)
 
 
 def length_batches(lengths: Sequence[int], tokens_per_batch: int) -> Iterator[list[int]]:

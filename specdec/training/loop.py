@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from specdec.errors import NumericsError
+from specdec.files.atomic import whole_file
 from specdec.files.paths import is_file
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
@@ -184,15 +185,14 @@ class Trainer:
         if not self.processes.is_first:
             return
         path = self.spec.output / "checkpoint.pt"
-        path.parent.mkdir(parents=True, exist_ok=True)
         state = {
             "head": self.head.state_dict(), "optimizers": [o.state_dict() for o in self.optimizers],
             "counters": {name: getattr(self, name) for name in (*COUNTERS, "validated_step")},
             "epoch_shards": [str(path) for path in self.epoch_shards], "draft_ids": self.borrowed.draft_ids,
             "config": self.head.config.model_dump(mode="json"), "spec": self.spec.model_dump(mode="json"),
         }  # fmt: skip
-        torch.save(state, path.with_suffix(".partial"))
-        path.with_suffix(".partial").rename(path)
+        with whole_file(path) as scratch, scratch.open("wb") as file:
+            torch.save(state, file)
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint's contents; shards whose folder has moved are found in the spec's."""

@@ -1,11 +1,15 @@
 """Files of JSON lines that a command appends to, and resumes only if they are its own."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from specdec.errors import SpecError
+from specdec.files.atomic import writing
+from specdec.files.jsonl import cut_unfinished_line, parse_json
+from specdec.files.locks import exclusive
 from specdec.files.paths import exists
 from specdec.interfaces.target_identity import same_target
 
@@ -16,11 +20,18 @@ Check = Callable[[Any, str, int], None]
 """Raises SpecError for a record, named by where it is, that is not what this call would write at this place (from 0)."""
 
 
-def known_lines(path: Path, check: Check) -> list[Any]:
-    """The records that are there; an unfinished last line is cut off, and one that only lacks its end of line gets it.
+@contextmanager
+def resumed(path: Path, check: Check) -> Iterator[list[Any]]:
+    """The records that are there, while no other process may write the file.
 
-    Raises SpecError for a file with anything else in it, which is left as it is.
+    An unfinished last line is cut off, and one that only lacks its end of line gets it. Raises SpecError for a file with
+    anything else in it, which is left as it is, and for one that is being written already.
     """
+    with exclusive(path):
+        yield _known(path, check)
+
+
+def _known(path: Path, check: Check) -> list[Any]:
     if not exists(path):
         return []
     try:
@@ -32,11 +43,10 @@ def known_lines(path: Path, check: Check) -> list[Any]:
     if last := content[whole:]:
         where = f"{path}:{len(records) + 1}"
         if _is_cut_short(last):
-            with path.open("r+b") as file:
-                file.truncate(whole)
+            cut_unfinished_line(path)
         else:
             records.append(_record(last, where, len(records), check))
-            with path.open("ab") as file:
+            with writing(path), path.open("ab") as file:
                 file.write(b"\n")
     return records
 
@@ -56,22 +66,15 @@ def _is_cut_short(line: bytes) -> bool:
         json.JSONDecoder().raw_decode(line.decode("ascii"))
     except ValueError:
         return True
+    except RecursionError:
+        return False
     return False
 
 
 def _record(line: bytes, where: str, place: int, check: Check) -> Any:
     try:
-        record = json.loads(line)
+        record = parse_json(line)
         check(record, where, place)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise SpecError(f"{where}: is there and is no line of this command; give another name") from error
     return record
-
-
-def appending(path: Path) -> TextIO:
-    """The file, open to be appended to; its folder is made. Raises SpecError where that cannot be."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path.open("a", encoding="utf-8")
-    except OSError as error:
-        raise SpecError(f"{path}: cannot be written to: {error.strerror}") from error

@@ -1,7 +1,7 @@
 """From a training spec to a running trainer."""
 
-import json
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,8 @@ import torch
 
 from specdec.errors import SpecError, TargetMismatch
 from specdec.files.atomic import write_whole
+from specdec.files.jsonl import append_lines, cut_unfinished_line, parse_json
+from specdec.files.locks import exclusive
 from specdec.files.paths import exists, expanded, is_file, is_folder
 from specdec.heads.config import TrainedWith
 from specdec.heads.eagle import EagleHead
@@ -137,25 +139,15 @@ def _fresh(
     data = FeatureSet(store.training_shards(), layers=bool(spec.head.layers))
     config = head_config(spec.head, text_config(call.config), borrowed.embedding, data)
     config = config.model_copy(update={"trained_with": made_with})
-    spec.output.mkdir(parents=True, exist_ok=True)
-    (spec.output / "config.json").write_text(config.model_dump_json(indent=2))
+    write_whole(spec.output / "config.json", config.model_dump_json(indent=2))
     return fresh_head(config, borrowed.lm_head, spec.seed)
 
 
 def log_to(path: Path) -> Report:
     """Appends JSON lines; a last line that was cut short goes."""
     if is_file(path):
-        content = path.read_bytes()
-        if (whole := content.rfind(b"\n") + 1) < len(content):
-            with path.open("r+b") as file:
-                file.truncate(whole)
-
-    def report(record: dict[str, Any]) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
-
-    return report
+        cut_unfinished_line(path)
+    return lambda record: append_lines(path, [record])
 
 
 def forget_later_steps(path: Path, step: int) -> None:
@@ -170,8 +162,8 @@ def forget_later_steps(path: Path, step: int) -> None:
 
 def _is_later(line: str, step: int) -> bool:
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
+        record = parse_json(line, nan=True)
+    except ValueError:
         return False
     made = record.get("step") if isinstance(record, dict) else None
     return isinstance(made, int) and made > step
@@ -179,6 +171,12 @@ def _is_later(line: str, step: int) -> bool:
 
 def _nothing(record: dict[str, Any]) -> None:
     """What processes other than the first report."""
+
+
+def claim_output(spec: TrainingSpec) -> AbstractContextManager[None]:
+    """Keeps other runs out of the output folder. Raises SpecError where one is at work there, or no folder can be."""
+    check_places(spec)
+    return exclusive(spec.output, folder=True) if processes().is_first else nullcontext()
 
 
 def check_places(spec: TrainingSpec) -> None:

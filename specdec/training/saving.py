@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from specdec.files.atomic import whole_file, write_whole
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
 from specdec.training.validation import Borrowed
@@ -15,12 +16,9 @@ def save_head(folder: Path, head: EagleHead | EagleHead3, borrowed: Borrowed) ->
 
     Each file is whole whenever it is there, and the weights come last.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: tensor.detach().to(torch.bfloat16).contiguous() for name, tensor in head.state_dict().items()}
     if borrowed.draft_ids is not None:
         tensors["draft_ids"] = borrowed.draft_ids.to(torch.int64)
-    weights, config = folder / "model.partial", folder / "config.partial"
-    save_file(tensors, weights, metadata={"format": "pt"})
-    config.write_text(head.config.model_dump_json(indent=2))
-    config.rename(folder / "config.json")
-    weights.rename(folder / "model.safetensors")
+    with whole_file(folder / "model.safetensors") as weights:
+        save_file(tensors, weights, metadata={"format": "pt"})
+        write_whole(folder / "config.json", head.config.model_dump_json(indent=2))

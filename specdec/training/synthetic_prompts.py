@@ -1,16 +1,16 @@
 """Questions for training, made up by the target itself."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from specdec.decoding.decoder import Decoder
 from specdec.errors import SpecError, TargetMismatch
+from specdec.files.jsonl import append_lines
 from specdec.interfaces.target_identity import target_name
 from specdec.interfaces.text_codec import TextCodec
 from specdec.sampling.params import SamplingParams
-from specdec.training.resumable_jsonl import appending, check_target, known_lines
+from specdec.training.resumable_jsonl import check_target, resumed
 
 PROBES = ("0", "a", "The", "?")
 """Words of a user that have no first token in common."""
@@ -30,10 +30,9 @@ def invent(decoder: Decoder, count: int, path: Path, *, max_new_tokens: int, bat
     if codec is None:
         raise TargetMismatch(f"{decoder.target.facts.description} has no tokenizer, so that it cannot ask anything")
     opening, target = user_opening(codec), target_name(decoder.target.facts.description)
-    known = known_lines(path, _checker(max_new_tokens, seed, target))
-    texts = {record["messages"][0]["content"] for record in known}
-    next_seed, barren = (known[-1]["seed"] + 1 if known else seed), 0
-    with appending(path) as file:
+    with resumed(path, _checker(max_new_tokens, seed, target)) as known:
+        texts = {record["messages"][0]["content"] for record in known}
+        next_seed, barren = (known[-1]["seed"] + 1 if known else seed), 0
         while len(texts) < count:
             seeds = list(range(next_seed, next_seed + batch))
             next_seed += batch
@@ -41,14 +40,14 @@ def invent(decoder: Decoder, count: int, path: Path, *, max_new_tokens: int, bat
             drawn = decoder.generate(
                 prompts, max_new_tokens=max_new_tokens, sampling=SamplingParams(temperature=1.0), seed=seeds
             )
-            before = len(texts)
+            before, records = len(texts), []
             for answer, its_seed in zip(drawn, seeds, strict=True):
                 text = (answer.text or "").strip()
                 if answer.finish_reason != "length" and text and text not in texts and len(texts) < count:
                     texts.add(text)
                     settings = {"max_new_tokens": max_new_tokens, "seed": its_seed, "target": target}
-                    file.write(json.dumps({"messages": [{"role": "user", "content": text}], **settings}) + "\n")
-            file.flush()
+                    records.append({"messages": [{"role": "user", "content": text}], **settings})
+            append_lines(path, records)
             barren = 0 if len(texts) > before else barren + 1
             if barren == BARREN:
                 raise SpecError(

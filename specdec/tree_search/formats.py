@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from specdec.errors import SpecError
-from specdec.files.atomic import write_whole
+from specdec.files.atomic import whole_file, write_whole
 from specdec.files.paths import is_file
 from specdec.tree_search.tree_lists import read_choices
 from specdec.trees.tree_file import TreeFile, format_tree, read_tree
@@ -59,13 +59,8 @@ def write_foreign(tree: TreeFile, path: Path, kind: TreeFormat) -> None:
     if not tree.shape.num_nodes:
         raise SpecError(f"{path}: the tree has no node, and no program could draft with it")
     if kind is TreeFormat.SEQUOIA:
-        scratch = path.with_name(path.name + ".writing")
-        try:
-            torch.save(_tensors(to_growmap(tree.shape)), scratch)
-            scratch.replace(path)
-        except (OSError, RuntimeError) as error:
-            scratch.unlink(missing_ok=True)
-            raise SpecError(f"{path}: cannot be written: {error}") from error
+        with whole_file(path) as scratch, scratch.open("wb") as file:
+            torch.save(_tensors(to_growmap(tree.shape)), file)
         return
     paths = tree.shape.paths
     texts = {

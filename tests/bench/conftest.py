@@ -48,8 +48,8 @@ def measure(folder):
         questions, _ = read_questions([folder / "questions.jsonl"], Selection())
         lineup = Lineup(Choice([f"{name}.yaml" for name in names]), load_catalog(), plan.dtypes)
         header = Header({"settings": plan.described()}, lineup.describe(), {"started": "2026-01-01T00:00:00+00:00"})
-        file = ResultsFile(folder / output, header)
-        Bench(plan, questions, lineup, file, progress).run()
+        with ResultsFile(folder / output, header) as file:
+            Bench(plan, questions, lineup, file, progress).run()
         return read_results(folder / output)
 
     return run

@@ -208,8 +208,27 @@ def test_a_damaged_line_is_named(measure, folder):
 
 def test_a_change_of_machine_is_known_to_the_file(tmp_path):
     path = tmp_path / "x.jsonl"
-    ResultsFile(path, Header({}, {}, {"cpu": "one", "cores": 2}))
-    assert ResultsFile(path, Header({}, {}, {"cpu": "two", "cores": 2})).changed == ["cpu: one there, two here"]
+    ResultsFile(path, Header({}, {}, {"cpu": "one", "cores": 2})).close()
+    with ResultsFile(path, Header({}, {}, {"cpu": "two", "cores": 2})) as file:
+        assert file.changed == ["cpu: one there, two here"]
+
+
+def test_one_process_at_a_time_writes_a_results_file(tmp_path):
+    header = Header({}, {}, {})
+    with ResultsFile(tmp_path / "x.jsonl", header):
+        before = (tmp_path / "x.jsonl").read_bytes()
+        with pytest.raises(SpecError, match=r"x\.jsonl: is being written by another process"):
+            ResultsFile(tmp_path / "x.jsonl", header)
+        assert (tmp_path / "x.jsonl").read_bytes() == before
+    ResultsFile(tmp_path / "x.jsonl", header).close()
+
+
+def test_a_full_disk_is_an_error_that_names_the_results(tmp_path, room_for):
+    with (
+        room_for(10),
+        pytest.raises(SpecError, match=r"x\.jsonl: cannot be written: File too large"),
+    ):
+        ResultsFile(tmp_path / "x.jsonl", Header({"a": "b" * 100}, {}, {}))
 
 
 # --- who may take part ---

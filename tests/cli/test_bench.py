@@ -47,7 +47,7 @@ def test_going_on_with_a_file_says_what_is_there(folder):
     bench("-o", "r.jsonl")
     result = bench("-o", "r.jsonl")
     assert result.exit_code == 0
-    assert "going on with r.jsonl: 12 measurements are there" in result.stderr
+    assert "resuming r.jsonl: 12 measurements are there" in result.stderr
 
 
 def test_json_has_every_figure(folder):
@@ -133,7 +133,7 @@ def test_answers_of_spec_bench_are_compared_too(folder):
             "9.99989e-321, expected 0, which is",
         ),
         (["bench", "-s", "letters.yaml", "--prompts", "q.jsonl", "-o", "letters.yaml"], "holds no results"),
-        (["bench", "-s", "letters.yaml", "--prompts", "q.jsonl", "-o", "."], "cannot be written to: Is a directory"),
+        (["bench", "-s", "letters.yaml", "--prompts", "q.jsonl", "-o", "."], ".: is a folder; expected the name of a file"),
         (["report", "gone.jsonl"], "gone.jsonl: cannot be read"),
         (["report", "q.jsonl"], "no results of `specdec bench`"),
         (["compare", "q.jsonl", "q.jsonl"], "no results of `specdec bench`"),

@@ -43,11 +43,11 @@ def test_a_generation_is_written_down_and_shown(folder):
     ("arguments", "words"),
     [
         (["generate", "letters.yaml", "abab", "--trace", "letters.yaml"], "letters.yaml is there and is no trace"),
-        (["generate", "letters.yaml", "abab", "--trace", "gone/t.jsonl"], "cannot be written to"),
+        (["generate", "letters.yaml", "abab", "--trace", "gone/t.jsonl"], "cannot be written"),
         (["trace", "show", "letters.yaml"], "no JSON"),
         (["trace", "show", "gone.jsonl"], "cannot be read"),
         (["trace", "show", "t.jsonl", "-o", "t.jsonl"], "is the trace itself"),
-        (["trace", "show", "t.jsonl", "-o", "gone/page.html"], "cannot be written to"),
+        (["trace", "show", "t.jsonl", "-o", "gone/page.html"], "there is no folder gone"),
     ],
 )
 def test_what_cannot_be_done_is_a_message_and_exit_two(folder, arguments, words):

@@ -66,5 +66,15 @@ def test_an_earlier_trace_is_replaced_and_another_file_is_not(lines, tmp_path):
 
 
 def test_a_trace_that_cannot_be_written_says_so_before_anything_runs(tmp_path):
-    with pytest.raises(SpecError, match="cannot be written to"):
+    with pytest.raises(SpecError, match="cannot be written"):
         TraceFile(tmp_path / "gone" / "t.jsonl")
+
+
+def test_one_process_at_a_time_writes_a_trace(lines, tmp_path):
+    with TraceFile(tmp_path / "t.jsonl"), pytest.raises(SpecError, match=r"t\.jsonl: is being written by another process"):
+        TraceFile(tmp_path / "t.jsonl")
+
+
+def test_a_full_disk_is_an_error_that_names_the_trace(traced, chain_of, tmp_path, room_for):
+    with room_for(100), pytest.raises(SpecError, match=r"t\.jsonl: cannot be written: File too large"):
+        traced(chain_of(3))

@@ -10,7 +10,7 @@ from specdec.errors import CheckpointError, SpecError
 from specdec.heads.config import TrainedWith
 from specdec.training.card import read_log
 from specdec.training.checkpoint import check_template, head_as_left, read_checkpoint, restored
-from specdec.training.run import check_places, forget_later_steps, log_to
+from specdec.training.run import check_places, claim_output, forget_later_steps, log_to
 from specdec.training.saving import save_head
 from specdec.training.validation import ChainAcceptance
 
@@ -292,7 +292,7 @@ def test_a_file_in_place_of_a_folder_and_a_folder_in_place_of_a_file_are_named(t
 def test_a_checkpoint_is_whole_or_the_one_before_when_writing_it_is_cut_short(left):
     run, spec = left
     path = run.spec.output / "checkpoint.pt"
-    path.with_suffix(".partial").write_bytes(path.read_bytes()[:500])
+    path.with_name(".checkpoint.pt.0123456789ab.partial").write_bytes(path.read_bytes()[:500])
     assert read_checkpoint(spec())["counters"]["step"] == 2
     run.run(stop_after=1)
     run.save()
@@ -315,3 +315,18 @@ def test_a_log_that_was_cut_short_is_gone_on_with_on_a_line_of_its_own(tmp_path)
         file.write('{"step": 2, "lo')
     log_to(path)({"step": 2})
     assert read_log(path) == [{"step": 1}, {"step": 2}]
+
+
+def test_one_process_at_a_time_trains_in_a_folder(left):
+    _, spec = left
+    with claim_output(spec()), pytest.raises(SpecError, match="is being written by another process"), claim_output(spec()):
+        pass
+
+
+def test_a_full_disk_is_an_error_that_names_the_checkpoint_and_keeps_the_one_before(left, room_for):
+    run, spec = left
+    before = (run.spec.output / "checkpoint.pt").read_bytes()
+    with room_for(1000), pytest.raises(SpecError, match=r"checkpoint\.pt: cannot be written: File too large"):
+        run.save()
+    assert (run.spec.output / "checkpoint.pt").read_bytes() == before
+    assert read_checkpoint(spec())["counters"]["step"] == 2

@@ -148,9 +148,9 @@ def test_one_folder_by_two_paths_and_a_moved_folder_are_one_target(tmp_path, mon
 
 def test_answers_that_cannot_be_written_are_refused(decoder, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(SpecError, match="cannot be written to"):
+    with pytest.raises(SpecError, match="cannot be written"):
         list(distill(decoder, QUESTIONS, PLAN, tmp_path / "file" / "own.jsonl"))
-    with pytest.raises(SpecError, match="directory"):
+    with pytest.raises(SpecError, match="is a folder"):
         list(distill(decoder, QUESTIONS, PLAN, tmp_path))
 
 
@@ -242,3 +242,20 @@ def test_the_command_names_what_it_skips_and_counts_it(thinking, tmp_path, monke
     assert thinking.target.codec.formats[-1].arguments == {"a": False}
     result = CliRunner().invoke(app, ["data", "distill", str(path), str(tmp_path / "x.jsonl"), "--template-arg", "a"])
     assert "--template-arg a: expected KEY=VALUE" in result.stderr
+
+
+def test_one_process_at_a_time_writes_answers(decoder, tmp_path):
+    path = tmp_path / "own.jsonl"
+    first = distill(decoder, QUESTIONS, PLAN, path)
+    next(first)
+    before = path.read_bytes()
+    with pytest.raises(SpecError, match=r"own\.jsonl: is being written by another process"):
+        next(distill(decoder, QUESTIONS, PLAN, path))
+    assert path.read_bytes() == before
+    first.close()
+    assert list(distill(decoder, QUESTIONS, PLAN, path)) == [8, 11]
+
+
+def test_a_full_disk_is_an_error_that_names_the_answers(decoder, tmp_path, room_for):
+    with room_for(10), pytest.raises(SpecError, match=r"own\.jsonl: cannot be written: File too large"):
+        list(distill(decoder, QUESTIONS, PLAN, tmp_path / "own.jsonl"))

@@ -334,11 +334,12 @@ def test_a_shard_that_was_cut_short_is_written_anew(store):
     (path,) = store().present("talks")
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    path.with_suffix(".partial").write_bytes(whole[:100])
+    scratch = path.with_name(f".{path.name}.0123456789ab.partial")
+    scratch.write_bytes(whole[:100])
     assert store().present("talks") == []
     store().write(["talks"], tokens=1)
     assert path.read_bytes() == whole
-    assert not path.with_suffix(".partial").exists()
+    assert not scratch.exists()
 
 
 def test_a_target_that_caps_its_logits_is_refused():

@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from specdec.errors import CheckpointError
+from specdec.files.atomic import whole_file, write_whole
 from specdec.heads.config import HeadConfig, Inputs
 from specdec.heads.formats.checkpoint import EMBEDDING, LM_HEAD, HeadCheckpoint
 
@@ -164,8 +165,6 @@ def _scaled(tensor: Tensor, scale: float) -> Tensor:
 
 def _write(folder: Path, data: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Weights first and under another name, so that a folder with both files is whole."""
-    folder.mkdir(parents=True, exist_ok=True)
-    scratch = folder / "model.partial"
-    save_file({name: t.cpu().contiguous() for name, t in tensors.items()}, scratch, metadata={"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(data, indent=2) + "\n")
-    scratch.rename(folder / "model.safetensors")
+    with whole_file(folder / "model.safetensors") as scratch:
+        save_file({name: t.cpu().contiguous() for name, t in tensors.items()}, scratch, metadata={"format": "pt"})
+        write_whole(folder / "config.json", json.dumps(data, indent=2) + "\n")
