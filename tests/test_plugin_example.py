@@ -59,7 +59,7 @@ def test_it_drafts_and_the_ids_are_plain_decodings(installed):
 def test_it_is_proved_like_any_other(installed):
     result = specdec(installed, "verify", "follower", "--models", "1")
     assert result.returncode == 0, result.stderr
-    assert "distribution-exact (L3)" in result.stdout
+    assert "L3 distribution-exact for every place of the tree" in result.stdout
     assert "'follower' itself" in result.stdout
 
 

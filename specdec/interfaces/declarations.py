@@ -63,7 +63,11 @@ class DrafterDeclaration:
 
 @dataclass(frozen=True, slots=True)
 class BuilderDeclaration:
-    """`prunes_on_draws`: nodes are ranked or cut after drawn tokens were looked at, so survivors no longer follow q."""
+    """`prunes_on_draws`: nodes are ranked or cut after drawn tokens were looked at, so survivors no longer follow q.
+
+    `max_children`: by depth of the parent, from the root on, the most children of a node. It tells a proof which places a tree
+    may have beside those that were seen; None: not declared.
+    """
 
     draw: Draw
     shape: Shape
@@ -71,6 +75,7 @@ class BuilderDeclaration:
     prunes_on_draws: bool = False
     max_nodes: int | None = None
     max_depth: int | None = None
+    max_children: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,18 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from specdec.losslessness.exact.coverage import Coverage
 from specdec.losslessness.exact.distance import TOLERANCE, ExactProof
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One stand-in model, the sampling, and the proof. own_drafter: whether the strategy's own drafter ran."""
+    """One stand-in model, the sampling, and the proof. own_drafter: whether the strategy's own drafter ran.
+
+    led: whether the model leads the draft to one of its nodes.
+    """
 
     model_seed: int
     temper: str
@@ -19,6 +23,7 @@ class Instance:
     own_drafter: bool
     prefix: tuple[int, ...]
     proof: ExactProof
+    led: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +32,8 @@ class StrategyProof:
 
     own_drafter: 'all', 'some' or 'none' of the proofs ran the strategy's own drafter; because: why a table stood in.
     covered, left_out: in words, what was enumerated and what was not. reason: why it is refuted, where no distribution could
-    be found. table_parts: of a drafter that asks others, those in whose place a table stood.
+    be found.
+    table_parts: of a drafter that asks others, those in whose place a table stood. coverage: which places of its trees.
     """
 
     strategy: str
@@ -38,6 +44,7 @@ class StrategyProof:
     instances: tuple[Instance, ...]
     reason: str | None = None
     table_parts: tuple[str, ...] = ()
+    coverage: Coverage = field(default_factory=Coverage)
 
     @property
     def tv(self) -> float:
@@ -45,15 +52,24 @@ class StrategyProof:
         return max((instance.proof.tv for instance in self.instances), default=float("nan"))
 
     @property
+    def refuted(self) -> bool:
+        """Whether some distribution is not the target's, or none could be found."""
+        return self.reason is not None or self.tv > TOLERANCE
+
+    @property
+    def says_something(self) -> bool:
+        """Whether more than two tokens were enumerated: with two, many a wrong rule is right."""
+        return max((instance.vocab_size for instance in self.instances if instance.steps == 1), default=0) > 2
+
+    @property
     def conclusive(self) -> bool:
-        """Whether it is refuted, or enough was enumerated: with two tokens, many a wrong rule is right."""
-        most = max((instance.vocab_size for instance in self.instances if instance.steps == 1), default=0)
-        return self.reason is not None or self.tv > TOLERANCE or most > 2
+        """Whether it is refuted, or every place of its trees was reached."""
+        return self.refuted or (self.says_something and not self.coverage.missing)
 
     @property
     def holds(self) -> bool:
-        """Whether enough was enumerated, and every distribution is the target's, up to rounding."""
-        return self.conclusive and self.reason is None and self.tv <= TOLERANCE
+        """Whether every place of its trees was reached, and every distribution is the target's, up to rounding."""
+        return self.conclusive and not self.refuted
 
     @property
     def own_drafter(self) -> str:
@@ -83,7 +99,7 @@ class StrategyProof:
 
     def _mean(self, value: Callable[[ExactProof], float]) -> float:
         """Over single steps at the highest temperature; NaN without one."""
-        steps = [instance for instance in self.instances if instance.steps == 1]
+        steps = [instance for instance in self.instances if instance.steps == 1 and not instance.led]
         hottest = max((instance.temperature for instance in steps), default=0.0)
         values = [value(i.proof) for i in steps if i.temperature == hottest]
         return sum(values) / len(values) if values else float("nan")

@@ -11,10 +11,11 @@ from specdec.interfaces.parts import Drafter, PartOptions, TreeBuilder, Verifier
 from specdec.losslessness.exact.checked_rng import NotAFunctionOfItsDraws
 from specdec.losslessness.exact.enumeration import Draft, draft_distribution
 from specdec.losslessness.exact.guards import with_smaller_drafts
-from specdec.losslessness.exact.toy_models import StandIn
+from specdec.losslessness.exact.toy_models import StandIn, shown
 from specdec.plugins.registry import Kind
 from specdec.testing.draws import check_draws
 from specdec.testing.opening import Opened, opened, part_name
+from specdec.testing.places import Pair, prove_places
 from specdec.testing.proving import (
     DEEP,
     GREEDY,
@@ -60,7 +61,11 @@ def check_builder(cls: type[TreeBuilder], options: Mapping[str, Any] | PartOptio
     for rule in fitting:
         with report.rule(f"the distribution is the target's under '{rule.name}'"):
             _prove(part, rule, report)
-    with report.rule("two steps of the decode loop have the target's distribution"):
+    strictest = fitting[-1]
+    with report.rule(f"it is the target's at every place of its trees under '{strictest.name}'"):
+        pair = Pair((part.cls, part.options), (strictest, strictest.Options()), f"verifier '{strictest.name}'")
+        report.covered["its trees"] = prove_places(pair, report)
+    with report.rule("it is the target's in two steps of the decode loop"):
         _prove_loops(part, fitting, report)
     return report
 
@@ -91,7 +96,7 @@ def _drafts(decoder: Decoder, model: StandIn) -> Mapping[Draft, float]:
         raise CheckFailed(f"{error}: all randomness must come from the `rng` that grow receives") from error
     if decoder.builder.declaration.draw is Draw.DETERMINISTIC and len(drafts) > 1:
         raise CheckFailed(
-            f"it declares deterministic draws, and grows {len(drafts)} different trees after {list(model.prefix)}"
+            f"it declares deterministic draws, and grows {len(drafts)} different trees after {shown(model.prefix)}"
         )
     return drafts
 

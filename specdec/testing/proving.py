@@ -1,5 +1,6 @@
 """Output distributions of a part among correct partners, on small models that are adversarial in different ways."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +11,10 @@ from specdec.interfaces.compatibility import NamedDeclaration, mismatches
 from specdec.interfaces.parts import BuildTools, Drafter, PartOptions, Target, TreeBuilder, Verifier, build_part
 from specdec.losslessness.exact.budget import CUTS
 from specdec.losslessness.exact.distance import ExactProof
-from specdec.losslessness.exact.enumeration import Size, prove_run, prove_step, run_leaves, step_size
+from specdec.losslessness.exact.enumeration import prove_step, step_size
 from specdec.losslessness.exact.guards import with_smaller_drafts
-from specdec.losslessness.exact.toy_models import StandIn, stand_in
+from specdec.losslessness.exact.runs import prove_run, run_leaves
+from specdec.losslessness.exact.toy_models import StandIn, shown, stand_in
 from specdec.sampling.params import SamplingParams
 from specdec.targets.tabular import Tabular as TabularTarget
 from specdec.targets.tabular import TabularTargetOptions
@@ -117,11 +119,9 @@ def misfit(decoder: Decoder) -> bool:
 
 def prove_steps(decoder: Decoder, model: StandIn, words: str, report: Checked, *, lossless: bool = True) -> ExactProof | None:
     """One step on a stand-in, its drafts cut to what can be enumerated; None where nothing can be. Raises CheckFailed."""
-    found = _fitted(decoder, model.prefix)
-    if found is None:
+    smaller = enumerable(decoder, model.prefix)
+    if smaller is None:
         return None
-    smaller, size = found
-    report.levels, report.nodes = max(report.levels, size.depth), max(report.nodes, size.nodes)
     return _judged(prove_step(smaller, model.prefix, depth=None), model, words, report, lossless)
 
 
@@ -138,30 +138,32 @@ def prove_loop(decoder: Decoder, model: StandIn, words: str, report: Checked, *,
 
 def enumerable(decoder: Decoder, prefix: tuple[int, ...]) -> Decoder | None:
     """The decoder with drafts cut to what can be enumerated; None where even one node cannot be."""
-    found = _fitted(decoder, prefix)
-    return None if found is None else found[0]
-
-
-def _fitted(decoder: Decoder, prefix: tuple[int, ...]) -> tuple[Decoder, Size] | None:
     for depth, nodes in CUTS:
         smaller = with_smaller_drafts(decoder, depth=depth, nodes=nodes)
         size = step_size(smaller, prefix, depth=None, probes=8)
         if size.leaves + 2 * size.drafts <= MOST_LEAVES:
-            return smaller, size
+            return smaller
     return None
 
 
 def _judged(proof: ExactProof, model: StandIn, words: str, report: Checked, lossless: bool) -> ExactProof:
+    judged(proof, model.name, model.vocab_size, model.prefix, words, report, lossless)
+    return proof
+
+
+def judged(
+    proof: ExactProof, model: str, vocab_size: int, prefix: Sequence[int], words: str, report: Checked, lossless: bool
+) -> None:
+    """Count a proof. Raises CheckFailed, the finding first, where a lossless rule's output distribution is not the target's."""
     report.proofs += 1
+    report.levels, report.nodes = max(report.levels, *(depth for depth, _ in proof.drafted), 0), max(report.nodes, proof.nodes)
     report.largest_tv = max(report.largest_tv, proof.tv)
     if lossless and not proof.holds:
+        found = proof.violations[0].words if proof.violations else "the output distribution is not the target's"
         raise CheckFailed(
-            f"the output distribution is not the target's with {words}, on model '{model.name}' of "
-            f"{model.vocab_size} tokens after "
-            f"{list(model.prefix)}: {proof.violations[0].words if proof.violations else 'the distributions differ'} "
-            f"(total variation {proof.tv:.3g})"
+            f"{found} (total variation {proof.tv:.3g}); with {words}, on model '{model}' of {vocab_size} tokens after "
+            f"{shown(prefix)}"
         )
-    return proof
 
 
 def models_of(vocab_size: int, count: int) -> list[StandIn]:

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from specdec.errors import SpecdecError
+from specdec.losslessness.exact.coverage import Coverage
 
 
 class CheckFailed(SpecdecError):
@@ -13,10 +14,10 @@ class CheckFailed(SpecdecError):
 
 @dataclass(slots=True)
 class Checked:
-    """What a part has passed. rules: in words. proofs: how many output distributions were enumerated.
+    """What a part has passed. rules: in words. proofs: how many distributions were enumerated; largest_tv: their distance.
 
-    largest_tv: their largest distance from the target's. levels, nodes: the largest drafts of one step among them; faults
-    that need larger ones are not seen.
+    levels, nodes: the largest drafts of one step among them. covered: by kind of tree, at which of its places, and in what else
+    the proofs differ; a wrong part that differs elsewhere is not seen. lossy: whether the part claims nothing of its distance.
     """
 
     part: str
@@ -25,6 +26,8 @@ class Checked:
     largest_tv: float = 0.0
     levels: int = 0
     nodes: int = 0
+    covered: dict[str, Coverage] = field(default_factory=dict)
+    lossy: bool = False
 
     @contextmanager
     def rule(self, words: str) -> Iterator[None]:
@@ -39,8 +42,15 @@ class Checked:
             self.rules.append(words)
 
     def __str__(self) -> str:
-        enumerated = (
-            f"; {self.proofs} output distributions enumerated, at most {self.largest_tv:.1e} from the target's, of drafts of "
-            f"up to {self.levels} levels and {self.nodes} nodes"
+        if not self.proofs:
+            return f"{self.part}: " + "; ".join(self.rules)
+        distance = (
+            f"total variation up to {self.largest_tv:.2g} from the target's, as it declares itself lossy"
+            if self.lossy
+            else f"at most {self.largest_tv:.1e} from the target's"
         )
-        return f"{self.part}: " + "; ".join(self.rules) + (enumerated if self.proofs else "")
+        drafts = f"drafts of up to {self.levels} levels and {self.nodes} nodes"
+        parts = [*self.rules, f"{self.proofs} output distributions enumerated, {distance}, {drafts}"]
+        parts += [f"{kind}: {one.places_words}" for kind, one in self.covered.items()]
+        scopes = dict.fromkeys(one.scope_words for one in self.covered.values() if one.lengths)
+        return f"{self.part}: " + "; ".join([*parts, *scopes])

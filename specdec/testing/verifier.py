@@ -13,6 +13,7 @@ from specdec.sampling.logits_warper import LogitsWarper
 from specdec.sampling.params import SamplingParams
 from specdec.sampling.rng import seeded
 from specdec.testing.opening import Opened, opened, part_name
+from specdec.testing.places import PLACES, Pair, fits, prove_places
 from specdec.testing.proving import (
     GREEDY,
     HOT,
@@ -41,10 +42,18 @@ def check_verifier(cls: type[Verifier], options: Mapping[str, Any] | PartOptions
     """
     report = Checked(part_name(Kind.VERIFIER, cls))
     part = opened(Kind.VERIFIER, cls, options, report)
+    report.lossy = part.declares.guarantee is Guarantee.LOSSY
+    said = "its distance is measured" if report.lossy else "the distribution is the target's"
     for draw in sorted(part.declares.accepts):
-        with report.rule(f"the distribution is the target's on {draw} draws"):
+        if report.lossy and draw is Draw.COUPLED:
+            continue
+        with report.rule(f"{said} on {draw} draws"):
             _prove(part, draw, report)
-    with report.rule("two steps of the decode loop have the target's distribution"):
+    if not report.lossy:
+        for draw in sorted(part.declares.accepts):
+            with report.rule(f"{said} at every place of a tree of {draw} draws"):
+                _prove_places(part, draw, report)
+    with report.rule(f"{said} in two steps of the decode loop"):
         _prove_loops(part, report)
     with report.rule("draws that it does not declare are refused"):
         _refuses(part)
@@ -73,12 +82,24 @@ def _prove(part: Opened, draw: Draw, report: Checked) -> None:
         raise CheckFailed(f"it declares {draw} draws in {shapes}, and no draft of ours is of that kind")
 
 
+def _prove_places(part: Opened, draw: Draw, report: Checked) -> None:
+    """A chain for prefixes of every length and later steps, and a tree for every place."""
+    verifier = (part.cls, part.options)
+    chain, tree = (Pair((one.cls, one.options), verifier, one.words) for one in PLACES[draw])
+    if fits(chain):
+        report.covered[f"a chain of {draw} draws"] = prove_places(chain, report)
+    if fits(tree):
+        report.covered[f"a tree of {draw} draws"] = prove_places(tree, report, everything=not fits(chain))
+
+
 def _prove_loops(part: Opened, report: Checked) -> None:
     lossless = part.declares.guarantee is Guarantee.LOSSLESS
     for partner in PARTNERS:
         model = models_of(SMALL, 2)[1]
         builder = (partner.cls, partner.options)
         decoder = decoder_of(target_of(model), table_drafter(model), builder, (part.cls, part.options), HOT)
+        if report.lossy and decoder.builder.declaration.draw is Draw.COUPLED:
+            continue
         if not misfit(decoder) and prove_loop(decoder, model, partner.words, report, lossless=lossless) is not None:
             return
     raise CheckFailed("no draft was small enough to be enumerated over two steps")

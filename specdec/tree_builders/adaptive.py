@@ -76,6 +76,7 @@ class Adaptive(TreeBuilder[AdaptiveOptions]):
             needs=frozenset(Gives),
             max_nodes=options.nodes,
             max_depth=min(options.depth, options.nodes),
+            max_children=(options.width,) * min(options.depth, options.nodes),
         )
 
     @classmethod

@@ -19,6 +19,7 @@ def shape_declaration(shape: TreeShape | None, draw: Draw, *, needs: frozenset[G
         needs=needs,
         max_nodes=shape.num_nodes if shape is not None else None,
         max_depth=shape.depth if shape is not None else None,
+        max_children=shape.max_children if shape is not None else None,
     )
 
 

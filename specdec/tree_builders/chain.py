@@ -48,6 +48,7 @@ class Chain(TreeBuilder[ChainOptions]):
             needs=frozenset({Gives.DISTRIBUTIONS}) if sampled else frozenset(Gives),
             max_nodes=options.length,
             max_depth=options.length,
+            max_children=(1,) * options.length,
         )
 
     @classmethod

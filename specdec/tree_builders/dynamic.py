@@ -58,6 +58,7 @@ class Dynamic(TreeBuilder[DynamicOptions]):
             needs=frozenset(Gives),
             max_nodes=options.nodes,
             max_depth=min(options.depth, options.nodes),
+            max_children=(options.width,) * min(options.depth, options.nodes),
         )
 
     @classmethod

@@ -74,6 +74,14 @@ class TreeShape:
         """Whether no node has two children."""
         return not any(path[-1] for path in self.paths)
 
+    @property
+    def max_children(self) -> tuple[int, ...]:
+        """The most children of a node, by its depth, from the root on."""
+        most = [0] * self.depth
+        for path in self.paths:
+            most[len(path) - 1] = max(most[len(path) - 1], path[-1] + 1)
+        return tuple(most)
+
     def level_sizes(self) -> tuple[int, ...]:
         """Nodes of each level below the root."""
         sizes = Counter(map(len, self.paths))

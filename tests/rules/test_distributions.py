@@ -13,7 +13,8 @@ from specdec.interfaces.declarations import DrafterDeclaration, Gives
 from specdec.interfaces.parts import Drafter, DraftSession, PartOptions, Verifier
 from specdec.interfaces.proposals import Budget, Distributions, DraftProbs
 from specdec.interfaces.results import Verdict
-from specdec.losslessness.exact.enumeration import prove_run, prove_step, step_distribution
+from specdec.losslessness.exact.enumeration import prove_step, step_distribution
+from specdec.losslessness.exact.runs import prove_run
 from specdec.sampling.distribution import draft_probs
 from specdec.sampling.enumeration import outcomes
 from specdec.sampling.logits_warper import LogitsWarper

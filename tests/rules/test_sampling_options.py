@@ -6,7 +6,7 @@ import torch
 from specdec.decoding.requests import Request
 from specdec.drafters.ngram import NgramDrafter, NgramOptions
 from specdec.drafters.tabular import TabularDrafterOptions
-from specdec.losslessness.exact.enumeration import prove_run
+from specdec.losslessness.exact.runs import prove_run
 from specdec.sampling.params import SamplingParams
 from specdec.tree_builders.chain import Chain, ChainOptions
 from specdec.tree_builders.sampled import Sampled, SampledOptions

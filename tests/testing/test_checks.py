@@ -235,7 +235,7 @@ class Lossy(WholeQ):
     [
         (
             WholeQ,
-            r"whole_q.*without-replacement draws.*tree 'sampled'.*next token is \d with probability.*the target's distribution",
+            r"whole_q.*without-replacement draws.*next token is \d with probability.*the target's distribution.*tree 'sampled'",
         ),
         (ChoosesTwice, r"chooses_twice.*was chosen at position \d+ after one at \d+"),
         (TakesAnyStamp, r"takes_any_stamp.*stamped as iid draws.*expected PluginError"),

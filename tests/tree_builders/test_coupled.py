@@ -13,7 +13,8 @@ from specdec.interfaces.compatibility import NamedDeclaration, mismatches
 from specdec.interfaces.declarations import Shape
 from specdec.interfaces.parts import BuildTools, PartOptions
 from specdec.losslessness.exact.acceptance_bound import coupled_acceptance
-from specdec.losslessness.exact.enumeration import prove_run, prove_step
+from specdec.losslessness.exact.enumeration import prove_step
+from specdec.losslessness.exact.runs import prove_run
 from specdec.sampling.enumeration import outcomes
 from specdec.sampling.logits_warper import LogitsWarper
 from specdec.sampling.params import SamplingParams

@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from specdec.decoding.decoder import Decoder
-from specdec.losslessness.exact.enumeration import run_leaves, step_size
+from specdec.losslessness.exact.enumeration import step_size
 from specdec.losslessness.exact.guards import with_smaller_drafts
+from specdec.losslessness.exact.runs import run_leaves
 from specdec.losslessness.exact.toy_models import StandIn
 
 OUTCOMES_PER_SECOND = 3000

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from math import fsum
 
 from specdec.errors import SpecdecError
+from specdec.losslessness.exact.places import Place
+from specdec.losslessness.exact.toy_models import shown
 
 TOLERANCE = 1e-12
 """Total variation that float64 rounding may leave."""
@@ -26,13 +28,15 @@ class Violation:
     """A prefix after which the next token's distribution is not the target's: the failing case, a path in the draft tree.
 
     reached: probability of getting there. got, wanted: [vocab] the distribution of the next token there, and the target's.
-    tv: their distance; times `reached` it is what the prefix adds to the whole.
+    tv: their distance; times `reached` it is what the prefix adds to the whole. one_step: whether the prefix is a path of one
+    draft.
     """
 
     prefix: tuple[int, ...]
     reached: float
     got: tuple[float, ...]
     wanted: tuple[float, ...]
+    one_step: bool = True
 
     @property
     def tv(self) -> float:
@@ -42,8 +46,8 @@ class Violation:
     def words(self) -> str:
         """Where it is, what comes out there, and what should."""
         token = max(range(len(self.got)), key=lambda t: abs(self.got[t] - self.wanted[t]))
-        where = f"after the emitted tokens {list(self.prefix)}" if self.prefix else "at the root"
-        node = f", at the node of that path (depth {len(self.prefix)})" if self.prefix else ""
+        where = f"after the emitted tokens {shown(self.prefix)}" if self.prefix else "at the root"
+        node = f", at the node of that path (depth {len(self.prefix)})" if self.prefix and self.one_step else ""
         return (
             f"{where}{node}, reached with probability {self.reached:.4g}, the next token is {token} with probability "
             f"{self.got[token]:.6g}; the target's distribution gives {self.wanted[token]:.6g}"
@@ -55,12 +59,16 @@ class ExactProof:
     """What enumeration found.
 
     tv: total variation between the distribution of the first `num_tokens` tokens and the target's; shorter outcomes are
-    continued exactly by the target. expected_accepted: accepted draft tokens of a step, expected over the first step; the
-    next token is not counted. accepted_at_least[i]: probability of more than i accepted tokens in the first step.
+    continued exactly by the target.
+    expected_accepted: accepted draft tokens of a step, expected over the first step; the next token is not counted.
+    accepted_at_least[i]: probability of more than i accepted tokens in the first step.
     worst_prefix: emitted tokens after which the next token's distribution is farthest from the target's, weighted by the
-    probability of getting there; worst_prefix_tv: that conditional distance. violations: all prefixes after which the
-    distribution is wrong, the worst first. best_first_accepted: the most that any lossless verifier could make of
-    accepted_at_least[0] with these drafts; NaN if not asked for.
+    probability of getting there; worst_prefix_tv: that conditional distance.
+    violations: all prefixes after which the distribution is wrong, the worst first.
+    drafted, tested: places of the drafts that were enumerated, and those of them at which a wrong rule could show.
+    nodes: of the largest draft, the root not counted.
+    best_first_accepted: the most that any lossless verifier could make of accepted_at_least[0] with these drafts; NaN if not
+    asked for.
     """
 
     tv: float
@@ -72,6 +80,9 @@ class ExactProof:
     worst_prefix_tv: float
     violations: tuple[Violation, ...] = ()
     best_first_accepted: float = float("nan")
+    drafted: frozenset[Place] = frozenset()
+    tested: frozenset[Place] = frozenset()
+    nodes: int = 0
 
     @property
     def holds(self) -> bool:
@@ -94,7 +105,8 @@ def prove(
         raise SpecdecError(f"token {strangers[0]!r} was emitted; the target has {vocab_size} tokens")
     length = max(len(outcome.tokens) for outcome in distribution) if num_tokens is None else num_tokens
     reached = _reached(distribution, length)
-    differences = sorted(_differences(reached, next_distribution), key=lambda v: (-v.reached * v.tv, v.prefix))
+    one_step = all(len(outcome.accepted) == 1 for outcome in distribution)
+    differences = sorted(_differences(reached, next_distribution, one_step), key=lambda v: (-v.reached * v.tv, v.prefix))
     wrong = [v for v in differences if v.reached * v.tv > TOLERANCE]
     tv = _total_variation(reached, next_distribution, length)
     counts = _first_step_counts(distribution)
@@ -146,14 +158,16 @@ def _total_variation(reached: Mapping[tuple[int, ...], float], next_distribution
     return fsum(differences) / 2
 
 
-def _differences(reached: Mapping[tuple[int, ...], float], next_distribution: NextDistribution) -> Iterator[Violation]:
+def _differences(
+    reached: Mapping[tuple[int, ...], float], next_distribution: NextDistribution, one_step: bool
+) -> Iterator[Violation]:
     """Each prefix that some run exceeds, with the distribution of what comes next."""
     for prefix in sorted({longer[:-1] for longer in reached if longer}):
         wanted = tuple(next_distribution(prefix))
         masses = [reached.get((*prefix, token), 0.0) for token in range(len(wanted))]
         total = fsum(masses)
         if total > 0:
-            yield Violation(prefix, total, tuple(mass / total for mass in masses), wanted)
+            yield Violation(prefix, total, tuple(mass / total for mass in masses), wanted, one_step)
 
 
 def _first_step_counts(distribution: Mapping[Emission, float]) -> tuple[float, ...]:

@@ -22,7 +22,8 @@ from specdec.losslessness.exact.acceptance_bound import MOST_TOKENS, best_accept
 from specdec.losslessness.exact.checked_rng import Probe, distribution_of
 from specdec.losslessness.exact.distance import Emission, ExactProof, NextDistribution, prove
 from specdec.losslessness.exact.guards import blamed, check_verdict
-from specdec.losslessness.exact.shared_noise import Witness, check_run, check_step, shares_noise
+from specdec.losslessness.exact.places import drafted_places, visible_places
+from specdec.losslessness.exact.shared_noise import Witness, check_step, shares_noise
 from specdec.sampling.logits_warper import LogitsWarper
 from specdec.sampling.params import SamplingParams
 from specdec.sampling.rng import RequestRng
@@ -44,6 +45,12 @@ def prove_step(decoder: Decoder, prefix: Sequence[int], *, depth: int | None, de
     next_distribution = target_distribution(decoder.target, decoder.sampling, prefix)
     proof = prove(_law_given(decoder, prefix, drafts, deadline), next_distribution)
     best = _best_first_accepted(drafts, next_distribution(()))
+    proof = replace(
+        proof,
+        drafted=frozenset().union(*(drafted_places(draft.tree) for draft in drafts)),
+        nodes=max(draft.tree.num_drafted for draft in drafts),
+        tested=frozenset().union(*(visible_places(draft.tree, next_distribution) for draft in drafts)),
+    )
     if shares_noise(decoder) and decoder.sampling.temperature:
         return replace(proof, expected_accepted=math.nan, accepted_at_least=(), best_first_accepted=best)
     return replace(proof, best_first_accepted=best)
@@ -60,20 +67,6 @@ def _best_first_accepted(drafts: Mapping["Draft", float], p: Sequence[float]) ->
     return best_acceptance(p, sets)
 
 
-def prove_run(
-    decoder: Decoder,
-    prompt: Sequence[int],
-    *,
-    steps: int = 2,
-    max_new_tokens: int = 6,
-    num_tokens: int | None = None,
-    deadline: float | None = None,
-) -> ExactProof:
-    """Prefill and `steps` consecutive steps of `Decoder.step`, states and all."""
-    distribution = run_distribution(decoder, prompt, steps=steps, max_new_tokens=max_new_tokens, deadline=deadline)
-    return prove(distribution, target_distribution(decoder.target, decoder.sampling, prompt), num_tokens=num_tokens)
-
-
 def target_distribution(target: Target, sampling: SamplingParams, prompt: Sequence[int]) -> NextDistribution:
     """The target's warped distribution after `prompt` and the emitted tokens, from prefills alone: no tree, no cache."""
     vocab_size, stop_ids = target.facts.vocab_size, target.facts.stop_ids
@@ -88,49 +81,6 @@ def target_distribution(target: Target, sampling: SamplingParams, prompt: Sequen
         return tuple(warper.row(logits, tokens).dense(vocab_size).tolist())
 
     return next_distribution
-
-
-def run_distribution(
-    decoder: Decoder, prompt: Sequence[int], *, steps: int, max_new_tokens: int, deadline: float | None = None
-) -> dict[Emission, float]:
-    """The distribution of what `steps` calls of `Decoder.step` emit after the prefill, at most `max_new_tokens` tokens.
-
-    A run that has ended early keeps its end. Emission.accepted has an entry per step, 0 for steps that did not happen.
-    """
-    return distribution_of(_running(decoder, prompt, steps, max_new_tokens), deadline=deadline)
-
-
-def run_leaves(decoder: Decoder, prompt: Sequence[int], *, steps: int, max_new_tokens: int, probes: int = PROBES) -> float:
-    """About how many outcomes of the random draws `run_distribution` goes through."""
-    run = _running(decoder, prompt, steps, max_new_tokens)
-    walks = [Probe(number) for number in range(probes)]
-    for walk in walks:
-        run(walk.rng)
-    return fsum(walk.leaves for walk in walks) / probes
-
-
-def _running(decoder: Decoder, prompt: Sequence[int], steps: int, max_new_tokens: int) -> Callable[[RequestRng], Emission]:
-    parts = (decoder.drafter.name, decoder.builder.name, decoder.verifier.name)
-    names = "drafter '{}', tree '{}' or verifier '{}'".format(*parts)
-    coupled = shares_noise(decoder)
-
-    def run(rng: RequestRng) -> Emission:
-        witness = Witness(rng.target)
-        rng = RequestRng(rng.draft, witness if coupled else rng.target)
-        with blamed(names):
-            batch = decoder.start([Request(tuple(prompt), max_new_tokens=max_new_tokens)], rng_for=lambda _: rng)
-            row = (batch.sequences + batch.ended)[0]
-            for _ in range(steps):
-                decoder.step(batch)
-                if batch.state is not None:
-                    batch.state.check_integrity()
-        accepted = [record.accepted for record in row.records]
-        tokens = tuple(row.tokens[len(prompt) :])
-        if coupled:
-            check_run(witness, tokens, len(prompt), decoder.verifier.name)
-        return Emission(tokens, tuple(accepted + [0] * (steps - len(accepted))))
-
-    return run
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +159,11 @@ def _sequence(decoder: Decoder, prefix: Sequence[int], depth: int | None, rng: R
     )
     sequence.emit([prefix[-1]], [])
     return sequence
+
+
+def sample_draft(decoder: Decoder, prefix: Sequence[int], number: int) -> DraftTree:
+    """One of the drafts after `prefix`; another number takes other ways through the random draws."""
+    return _draft(decoder, prefix, None, Probe(number).rng).tree
 
 
 def _draft(decoder: Decoder, prefix: Sequence[int], depth: int | None, rng: RequestRng) -> Draft:

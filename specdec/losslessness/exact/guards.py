@@ -62,14 +62,17 @@ def _broken_rule(verdict: Any, tree: DraftTree, vocab_size: int) -> str | None:
     return None
 
 
-def with_smaller_drafts(decoder: Decoder, *, depth: int | None, nodes: int | None) -> Decoder:
-    """The decoder with a smaller budget for its builder, which then cuts the draft by its own code. None: as it is."""
-    if depth is None and nodes is None:
+def with_smaller_drafts(decoder: Decoder, *, depth: int | None, nodes: int | None, trimmed: bool = True) -> Decoder:
+    """The decoder with a smaller budget for its builder, which then cuts the draft by its own code. None: as it is.
+
+    trimmed: whether the decode loop may drop nodes of drafts that say what they are worth.
+    """
+    if depth is None and nodes is None and trimmed:
         return decoder
-    return decoder.replace(builder=_budgeted(decoder.builder, depth, nodes))
+    return decoder.replace(builder=_budgeted(decoder.builder, depth, nodes, trimmed))
 
 
-def _budgeted(builder: TreeBuilder, depth: int | None, nodes: int | None) -> TreeBuilder:
+def _budgeted(builder: TreeBuilder, depth: int | None, nodes: int | None, trimmed: bool) -> TreeBuilder:
     class Budgeted(TreeBuilder[PartOptions]):
         name: ClassVar[str] = builder.name
         Options: ClassVar[type[PartOptions]] = builder.Options
@@ -90,7 +93,8 @@ def _budgeted(builder: TreeBuilder, depth: int | None, nodes: int | None) -> Tre
                 depth=budget.depth if depth is None else min(depth, budget.depth),
                 nodes=budget.nodes if nodes is None else min(nodes, budget.nodes),
             )
-            return builder.grow(root_token, root_position, smaller, rng)
+            tree = yield from builder.grow(root_token, root_position, smaller, rng)
+            return tree if trimmed or not isinstance(tree, DraftTree) else replace(tree, worth=None)
 
     made = Budgeted()
     made.declaration = builder.declaration

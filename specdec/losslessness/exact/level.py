@@ -44,23 +44,24 @@ def prove_exact(
 
 
 def _outcome(proof: StrategyProof, *, claims: bool) -> Outcome:
-    if not proof.conclusive:
-        return Outcome.INCONCLUSIVE
-    if not claims:
+    if not claims and proof.instances:
         return Outcome.MEASURED
-    return Outcome.PROVED if proof.holds else Outcome.REFUTED
+    if proof.refuted:
+        return Outcome.REFUTED
+    return Outcome.PROVED if proof.holds else Outcome.INCONCLUSIVE
 
 
 def _verdict(proof: StrategyProof, *, claims: bool) -> str:
-    if not proof.conclusive:
-        return "INCONCLUSIVE: too little could be enumerated"
-    if not claims:
+    if not claims and proof.instances:
         return "lossy (L0), as it declares"
-    if not proof.holds:
+    if proof.refuted:
         return "REFUTED: " + (proof.reason or "the output distribution is not the target's")
-    if proof.own_drafter == "none":
-        return f"distribution-exact (L3) with a table in the place of drafter '{proof.drafter}', which was NOT run"
-    return "distribution-exact (L3)"
+    if not proof.says_something:
+        return "INCONCLUSIVE: too little could be enumerated"
+    words = f"L3 distribution-{proof.coverage.places_words}; {proof.coverage.scope_words}"
+    if proof.own_drafter != "none":
+        return words
+    return f"{words}; with a table in the place of drafter '{proof.drafter}', which was NOT run"
 
 
 def _facts(proof: StrategyProof, *, claims: bool) -> dict[str, object]:
@@ -76,6 +77,15 @@ def _facts(proof: StrategyProof, *, claims: bool) -> dict[str, object]:
         "best_first_accepted": _finite(proof.best_first_accepted),
         "drafter": _drafter(proof),
         "own_drafter": proof.own_drafter,
+        "places": {
+            "wanted": sorted(proof.coverage.wanted),
+            "not_reached": sorted(proof.coverage.missing),
+            "prefix_lengths": sorted(proof.coverage.lengths),
+            "token_ids_below": proof.coverage.token_ids,
+            "steps": proof.coverage.steps,
+            "nodes": proof.coverage.nodes,
+            "batch": proof.coverage.rows,
+        },
         "covered": proof.covered,
         "left_out": proof.left_out,
         "instances": [

@@ -4,31 +4,29 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from specdec.compose import build
 from specdec.config.resolved_spec import Catalog, ResolvedSpec
-from specdec.config.resolver import check, read
 from specdec.decoding.decoder import Decoder
-from specdec.errors import PluginError, SpecdecError
+from specdec.errors import PluginError
 from specdec.interfaces.declarations import Gives, Guarantee
 from specdec.losslessness.exact.budget import RUN_PROMPT, RUN_TOKENS, Group, fitted, groups_for
 from specdec.losslessness.exact.checked_rng import NotAFunctionOfItsDraws, OutOfTime
 from specdec.losslessness.exact.distance import ExactProof
-from specdec.losslessness.exact.enumeration import prove_run, prove_step, step_size
-from specdec.losslessness.exact.guards import blamed, with_smaller_drafts
+from specdec.losslessness.exact.enumeration import prove_step
+from specdec.losslessness.exact.guards import with_smaller_drafts
+from specdec.losslessness.exact.on_tables import OnTables
+from specdec.losslessness.exact.place_proofs import LENGTHS, PlaceProver
+from specdec.losslessness.exact.runs import prove_run
 from specdec.losslessness.exact.shared_noise import NotTheTargetsDraws
-from specdec.losslessness.exact.toy_models import StandIn, stand_in
+from specdec.losslessness.exact.toy_models import stand_in
 from specdec.losslessness.report import Instance, StrategyProof
 from specdec.plugins.registry import Kind
-from specdec.sampling.params import SamplingParams, TruncationParams
+from specdec.sampling.params import SamplingParams
 
 SECONDS = 20.0
 """Time that a proof is cut to, at the nominal rate; on a slower machine it takes longer."""
 
-PATIENCE = (3.0, 15.0)
+PATIENCE = (6.0, 30.0)
 """How many times that long, and how many seconds more, it may really take before what is left is given up."""
-
-SMALL_VOCAB = 16
-"""Vocabulary of a strategy's own target up to which its own drafter is run at that size."""
 
 Progress = Callable[[int, int], None]
 """(proofs done, proofs planned)."""
@@ -52,7 +50,7 @@ def prove_strategy(
     vocab_size, depth, models: of all stand-ins, levels of their drafts, and how many; None: as the time allows.
     Raises PluginError for a part that fails.
     """
-    return _Prover(resolved, catalog, seconds, vocab_size, depth, models, progress).run()
+    return _Prover(resolved, OnTables(resolved, catalog), seconds, vocab_size, depth, models, progress).run()
 
 
 @dataclass(slots=True)
@@ -60,7 +58,7 @@ class _Prover:
     """The work on one strategy. deadline: on the clock of time.monotonic."""
 
     resolved: ResolvedSpec
-    catalog: Catalog
+    tables: OnTables
     seconds: float
     vocab_size: int | None
     depth: int | None
@@ -76,11 +74,14 @@ class _Prover:
     def run(self) -> StrategyProof:
         self.deadline = time.monotonic() + PATIENCE[0] * self.seconds + PATIENCE[1]
         reason = None
+        places = self._places()
         try:
             groups = self._groups()
-            self.planned = sum(group.models for group in groups) * len(self._samplings())
-            for group in groups:
-                if not self._prove(group):
+            self.planned = len(LENGTHS) + sum(group.models for group in groups) * len(self.tables.samplings)
+            places.run()
+            self.covered, self.left_out = list(places.covered), list(places.left_out)
+            for group in () if self._refuted else groups:
+                if not self._prove(group, self.seconds - places.spent):
                     break
         except NotAFunctionOfItsDraws as error:
             reason = f"not a function of its random draws: {error}"
@@ -91,68 +92,60 @@ class _Prover:
                 raise
         name = self.resolved.parts[Kind.DRAFTER].name
         covered, left_out = tuple(self.covered), tuple(self.left_out)
-        tables = tuple(self.resolved.drafters[number].name for number in self._table_parts)
+        tables = tuple(self.resolved.drafters[number].name for number in self.tables.table_parts)
         return StrategyProof(
-            self.resolved.spec.name, name, self.because, covered, left_out, tuple(self.instances), reason, tables
+            self.resolved.spec.name,
+            name,
+            self.because,
+            covered,
+            left_out,
+            tuple(self.instances),
+            reason,
+            tables,
+            coverage=replace(places.coverage, nodes=max((one.proof.nodes for one in self.instances), default=0)),
         )
+
+    def _places(self) -> PlaceProver:
+        def on_proof(instance: Instance) -> bool:
+            self._enter(instance)
+            return not self._refuted
+
+        return PlaceProver(
+            decoder_for=self.tables.table_decoder,
+            own=not self.resolved.parts[Kind.DRAFTER].declares.drafts,
+            samplings=self.tables.samplings,
+            declares=self.resolved.parts[Kind.TREE].declares,
+            seconds=self.seconds,
+            deadline=self.deadline,
+            depth=self.depth,
+            vocab_size=self.vocab_size,
+            on_proof=on_proof,
+        )
+
+    def _enter(self, instance: Instance) -> None:
+        self.instances.append(instance)
+        if self.progress is not None:
+            self.progress(len(self.instances), max(self.planned, len(self.instances)))
 
     def _groups(self) -> tuple[Group, ...]:
         declares = self.resolved.parts[Kind.DRAFTER].declares
         own_only = declares.gives is not Gives.DISTRIBUTIONS or not declares.drafts
-        declared = self._own_vocab
+        declared = self.tables.own_vocab
         vocab, own_vocab, loop_vocab = self.vocab_size, None, None
-        if own_only and vocab is None and declared is not None and any(map(self._why_not_itself, (4, 2, 12))):
+        if own_only and vocab is None and declared is not None and any(map(self.tables.why_not_itself, (4, 2, 12))):
             vocab = declared
         if not own_only:
             own_vocab = declared or vocab or 4
-            self.because = self._why_not_itself(own_vocab)
+            self.because = self.tables.why_not_itself(own_vocab)
             own_vocab = own_vocab if self.because is None else None
-            loop_vocab = own_vocab if self._why_not_itself(2) is not None else vocab or 2
+            loop_vocab = own_vocab if self.tables.why_not_itself(2) is not None else vocab or 2
         return groups_for(own_only=own_only, own_vocab=own_vocab, own_loop_vocab=loop_vocab, vocab=vocab, models=self.models)
 
-    @property
-    def _own_vocab(self) -> int | None:
-        """The vocabulary of the strategy's own target, if it is small enough to be enumerated."""
-        declared: int | None = self.resolved.parts[Kind.TARGET].declares.vocab_size
-        return declared if declared is not None and declared <= SMALL_VOCAB else None
-
-    @property
-    def _table_parts(self) -> list[int]:
-        """The drafters, of those that the strategy's own asks, that need hidden states or a model."""
-        models = {option for option, part in self.resolved.nested.items() if part.name != "tabular"}
-        return [
-            number
-            for number, part in enumerate(self.resolved.drafters)
-            if part.declares.features or any(option.startswith(f"parts.{number}.") for option in models)
-        ]
-
-    def _why_not_itself(self, vocab_size: int) -> str | None:
-        """Why the strategy's own drafter cannot run on a table of so many tokens; None if it can.
-
-        At the size of the strategy's own target it has no excuse, once it is built.
-        """
-        if self.resolved.parts[Kind.DRAFTER].declares.features:
-            return "it reads hidden states, which a table does not have"
-        if any(part.name != "tabular" for part in self.resolved.nested.values()):
-            return "it needs a model"
-        model = stand_in(0, vocab_size)
-        try:
-            decoder = self._decoder(model, self._samplings()[0], own=True)
-            if vocab_size != self._own_vocab:
-                step_size(decoder, model.prefix, depth=1, probes=1)
-        except SpecdecError as error:
-            return f"it cannot run on one: {str(error).splitlines()[-1].strip()}"
-        return None
-
-    def _samplings(self) -> tuple[SamplingParams, ...]:
-        own = self.resolved.spec.sampling.model_copy(update={"logit_bias": {}, "min_new_tokens": 0})
-        return (own,) if own.temperature else (own.model_copy(update={"temperature": 1.0}), own)
-
-    def _fitted(self, group: Group) -> Group | None:
-        seconds = self.seconds * group.share / group.models / len(self._samplings())
+    def _fitted(self, group: Group, budget: float) -> Group | None:
+        seconds = budget * group.share / group.models / len(self.tables.samplings)
         for vocab_size in range(group.vocab_size, group.fewest_tokens - 1, -1):
             smaller, model = replace(group, vocab_size=vocab_size), stand_in(0, vocab_size)
-            decoder = self._decoder(model, self._samplings()[0], group.own)
+            decoder = self.tables.decoder(model, self.tables.samplings[0], own=group.own)
             found = fitted(smaller, decoder, model, seconds=seconds, depth=self.depth)
             if found is not None:
                 return found
@@ -165,29 +158,26 @@ class _Prover:
         claims = self.resolved.parts[Kind.VERIFIER].declares.guarantee is Guarantee.LOSSLESS
         return claims and any(not instance.proof.holds for instance in self.instances)
 
-    def _prove(self, wanted: Group) -> bool:
-        """Whether to go on: nothing has been refuted."""
-        group = self._fitted(wanted)
+    def _prove(self, wanted: Group, budget: float) -> bool:
+        """Whether to go on: nothing has been refuted. budget: nominal seconds of all groups."""
+        group = self._fitted(wanted, budget)
         if group is None:
-            self.planned -= wanted.models * len(self._samplings())
+            self.planned -= wanted.models * len(self.tables.samplings)
             return True
         proved = 0
         for number, sampling in self._items(group):
             model = stand_in(number, group.vocab_size)
-            decoder = with_smaller_drafts(self._decoder(model, sampling, group.own), depth=group.depth, nodes=group.nodes)
+            whole = self.tables.decoder(model, sampling, own=group.own)
+            decoder = with_smaller_drafts(whole, depth=group.depth, nodes=group.nodes)
             prefix = model.prefix if group.steps == 1 else model.prefix[-RUN_PROMPT:]
             try:
                 proof = self._proof(decoder, prefix, group.steps)
             except OutOfTime:
                 continue
             temperature = sampling.temperature or 0.0
-            self.instances.append(
-                Instance(number, model.name, group.vocab_size, temperature, group.steps, group.own, prefix, proof)
-            )
+            self._enter(Instance(number, model.name, group.vocab_size, temperature, group.steps, group.own, prefix, proof))
             proved += 1
-            if self.progress is not None:
-                self.progress(len(self.instances), self.planned)
-        done = proved // len(self._samplings())
+        done = proved // len(self.tables.samplings)
         missing = group.models - done
         if done:
             self.covered.append(replace(group, models=done).words)
@@ -198,31 +188,9 @@ class _Prover:
         return not self._refuted
 
     def _items(self, group: Group) -> Iterator[tuple[int, SamplingParams]]:
-        return ((number, sampling) for number in range(group.models) for sampling in self._samplings())
+        return ((number, sampling) for number in range(group.models) for sampling in self.tables.samplings)
 
     def _proof(self, decoder: Decoder, prefix: tuple[int, ...], steps: int) -> ExactProof:
         if steps == 1:
             return prove_step(decoder, prefix, depth=None, deadline=self.deadline)
         return prove_run(decoder, prefix, steps=steps, max_new_tokens=RUN_TOKENS, deadline=self.deadline)
-
-    def _decoder(self, model: StandIn, sampling: SamplingParams, own: bool) -> Decoder:
-        """Raises SpecdecError where the parts cannot be built on a table."""
-        plain_spec = {**self.resolved.plain(), "target": model.target, "sampling": _plain(sampling)}
-        if not own:
-            plain_spec["drafter"] = model.drafter
-        elif tables := self._table_parts:
-            parts = plain_spec["drafter"]["parts"]
-            kept = [model.drafter if number in tables else part for number, part in enumerate(parts)]
-            plain_spec["drafter"] = {**plain_spec["drafter"], "parts": kept}
-        try:
-            with blamed("a part"):
-                return build(check(read(plain_spec, self.catalog), self.catalog), self.catalog)
-        except PluginError as error:
-            raise PluginError(f"{self.resolved.label}: cannot be proved on a table: {error}") from error
-
-
-def _plain(sampling: SamplingParams) -> dict[str, object]:
-    plain = sampling.model_dump(mode="json", exclude_none=True)
-    if isinstance(sampling.draft, TruncationParams):
-        plain["draft"] = sampling.draft.model_dump(mode="json", exclude_none=True)
-    return plain

@@ -1,5 +1,6 @@
 """Models of a few tokens in the place of a strategy's own: each is adversarial in another way."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +9,9 @@ LENGTHS = (5, 2, 9, 34, 3, 130, 6, 17)
 
 HISTORY = 8
 """Tokens that a row depends on: longer than most drafts, so that rows differ at every depth and on every path."""
+
+SHOWN = 6
+"""Tokens of a long prefix that a message shows."""
 
 LAST = -1
 """As a stop token: the highest id."""
@@ -85,3 +89,10 @@ def _prefix(number: int, vocab_size: int, stops: list[int]) -> tuple[int, ...]:
     root = roots[(number + number // len(TEMPERS)) % len(roots)]
     length, period = LENGTHS[(number + vocab_size + 3 * (number // len(TEMPERS))) % len(LENGTHS)], 2 + number % 2
     return tuple((root + (length - 1 - place) % period) % vocab_size for place in range(length))
+
+
+def shown(tokens: Sequence[int]) -> str:
+    """A list of tokens for a message: of a long one its last tokens, and how many it has."""
+    if len(tokens) <= SHOWN:
+        return str(list(tokens))
+    return f"[..., {', '.join(map(str, tokens[-SHOWN:]))}] ({len(tokens)} tokens)"

@@ -7,7 +7,8 @@ from tabular_cases import drawn_case, tabular_decoder
 
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.interfaces.compatibility import NamedDeclaration, mismatches
-from specdec.losslessness.exact.enumeration import prove_run, prove_step
+from specdec.losslessness.exact.enumeration import prove_step
+from specdec.losslessness.exact.runs import prove_run
 from specdec.sampling.params import SamplingParams, TruncationParams
 from specdec.tree_builders.adaptive import Adaptive, AdaptiveOptions
 from specdec.tree_builders.chain import Chain, ChainOptions

@@ -11,7 +11,8 @@ from specdec.interfaces.declarations import DrafterDeclaration, Gives
 from specdec.interfaces.parts import Drafter, DraftSession, PartOptions, build_part
 from specdec.interfaces.proposals import Distributions
 from specdec.losslessness.exact.distance import Emission, prove
-from specdec.losslessness.exact.enumeration import prove_run, run_distribution, step_distribution, target_distribution
+from specdec.losslessness.exact.enumeration import step_distribution, target_distribution
+from specdec.losslessness.exact.runs import prove_run, run_distribution
 from specdec.sampling.enumeration import outcomes
 from specdec.sampling.params import SamplingParams
 from specdec.tree_builders.chain import Chain, ChainOptions

@@ -11,7 +11,8 @@ from specdec.errors import PluginError, SpecdecError
 from specdec.interfaces.declarations import ALL_SHAPES, VerifierDeclaration
 from specdec.interfaces.parts import PartOptions, Verifier, build_part
 from specdec.interfaces.results import Verdict
-from specdec.losslessness.exact.enumeration import prove_run, prove_step
+from specdec.losslessness.exact.enumeration import prove_step
+from specdec.losslessness.exact.runs import prove_run
 from specdec.losslessness.exact.shared_noise import NotTheTargetsDraws
 from specdec.losslessness.exact.strategy import prove_strategy
 from specdec.sampling.rng import SeededTargetRng

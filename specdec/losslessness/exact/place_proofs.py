@@ -1,0 +1,240 @@
+"""Proofs of every place of a strategy's own trees, after prefixes of every length, and in later steps of a batch."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from specdec.decoding.decoder import Decoder
+from specdec.interfaces.declarations import BuilderDeclaration
+from specdec.losslessness.exact.budget import OUTCOMES_PER_SECOND, RUNS_PER_SECOND
+from specdec.losslessness.exact.checked_rng import OutOfTime
+from specdec.losslessness.exact.coverage import Coverage
+from specdec.losslessness.exact.distance import ExactProof
+from specdec.losslessness.exact.enumeration import prove_step, sample_draft, step_size
+from specdec.losslessness.exact.guards import with_smaller_drafts
+from specdec.losslessness.exact.own_shape import LOOKS, own_siblings, roomy_model, wanted_places
+from specdec.losslessness.exact.place_models import Siblings, certain_model, place_model, place_prefix
+from specdec.losslessness.exact.runs import ROWS, emitted_before, later_step_leaves, prove_later_step
+from specdec.losslessness.exact.toy_models import StandIn
+from specdec.losslessness.report import Instance
+from specdec.sampling.params import SamplingParams
+from specdec.trees.draft_tree import Draw
+
+DecoderFor = Callable[[StandIn, SamplingParams], Decoder]
+"""The strategy's own builder and verifier around the stand-in's target and the drafts of its table."""
+
+LENGTHS = (*range(2, 131), 192, 256, 512, 1024)
+"""Tokens of prefixes that are tried, the root included."""
+
+MANY_IDS = 128
+"""Token ids that are drafted after these prefixes."""
+
+STEPS = ((2, True), (3, False), (5, True), (2, False))
+"""A later step, and whether those before it accept all drafts, or hardly any."""
+
+PLACES_SHARE, LENGTHS_SHARE, STEPS_SHARE = 0.5, 0.2, 0.15
+"""Of the time, at most."""
+
+
+@dataclass(slots=True)
+class PlaceProver:
+    """own: whether `decoder_for` runs the strategy's own drafter. depth, vocab_size: the user's limits.
+
+    spent: nominal seconds. deadline: on the clock of time.monotonic. on_proof: told each proof; False ends the work.
+    """
+
+    decoder_for: DecoderFor
+    own: bool
+    samplings: Sequence[SamplingParams]
+    declares: BuilderDeclaration
+    seconds: float
+    deadline: float
+    depth: int | None
+    vocab_size: int | None
+    on_proof: Callable[[Instance], bool]
+    lengths: Sequence[int] = LENGTHS
+    later_steps: Sequence[tuple[int, bool]] = STEPS
+    spent: float = 0.0
+    covered: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    _wanted: set[tuple[int, int]] = field(default_factory=set)
+    _tested: set[tuple[int, int]] = field(default_factory=set)
+    _lengths: set[int] = field(default_factory=set)
+    _token_ids: int = 0
+    _nodes: int = 0
+    _largest: int = 0
+    _steps: int = 1
+    _ended: bool = False
+
+    @property
+    def coverage(self) -> Coverage:
+        """What was reached so far."""
+        return Coverage(
+            frozenset(self._wanted),
+            frozenset(self._tested),
+            frozenset(self._lengths),
+            self._token_ids,
+            self._steps,
+            ROWS if self._steps > 1 else 1,
+            self._largest,
+            self._nodes,
+        )
+
+    def run(self) -> None:
+        """All of it, as far as the time allows. Raises PluginError for a part that fails, and OutOfTime."""
+        shape = self._shape()
+        self._wanted |= {(one.depth, rank) for one in shape for rank in range(1, one.count + 1)}
+        try:
+            self._every_place(shape)
+            self._every_length(shape or [Siblings((), 1)])
+            self._later_steps(shape or [Siblings((), 1)])
+        except OutOfTime:
+            self.left_out.append("places, prefixes or later steps: it took too long")
+
+    def _shape(self) -> list[Siblings]:
+        """Of the strategy's own trees; empty where nothing is ever drafted."""
+        model = roomy_model()
+        decoder = self._whole(self.decoder_for(model, self.samplings[0]))
+        if not decoder.drafter.declaration.drafts:
+            return []
+        drafts = [sample_draft(decoder, model.prefix, number) for number in range(LOOKS)]
+        self._nodes = max(draft.num_drafted for draft in drafts)
+        self._wanted |= wanted_places(self.declares)
+        return own_siblings(drafts, self.declares)
+
+    def _whole(self, decoder: Decoder) -> Decoder:
+        return with_smaller_drafts(decoder, depth=self.depth, nodes=None, trimmed=False)
+
+    def _every_place(self, shape: Sequence[Siblings]) -> None:
+        end = self.spent + PLACES_SHARE * self.seconds
+        done = 0
+        for siblings in shape:
+            if self._ended or (self.depth is not None and siblings.depth > self.depth):
+                continue
+            counts = range(siblings.count, 0, -1)
+            fitting = (replace(siblings, count=count) for count in counts)
+            found = next((one for one in fitting if self._fits(one, end)), None)
+            if found is None:
+                continue
+            proofs = [proof for proof in self._at(found) if proof is not None]
+            self._tested |= {place for proof in proofs for place in proof.tested if place[0] == found.depth}
+            self._wanted |= {place for proof in proofs for place in proof.drafted}
+            done += len(proofs)
+        if done:
+            self.covered.append(f"{done} models of the places of its tree, one step")
+
+    def _fits(self, siblings: Siblings, end: float) -> bool:
+        """Whether there is time for the models of these siblings; then it is counted as spent."""
+        if self.vocab_size is not None and siblings.least_tokens > self.vocab_size:
+            return False
+        model = self._model(siblings, 0)
+        size = step_size(self._whole(self.decoder_for(model, self.samplings[0])), model.prefix, depth=None, probes=2)
+        seconds = (size.leaves + 2 * size.drafts) / OUTCOMES_PER_SECOND * (len(self._numbers(siblings)) + 1)
+        if self.spent + seconds > end:
+            return False
+        self.spent += seconds
+        return True
+
+    def _numbers(self, siblings: Siblings) -> Sequence[int]:
+        """Of the models: where drafts are drawn, one for each sibling; otherwise two."""
+        return range(2) if self._ranked else range(siblings.count)
+
+    @property
+    def _ranked(self) -> bool:
+        """Whether drafts are picked by rank."""
+        return self.declares.draw is Draw.DETERMINISTIC
+
+    def _model(self, siblings: Siblings, number: int) -> StandIn:
+        size = self.vocab_size
+        used = max(siblings.least_tokens, 3) if size is None else size
+        prefix = place_prefix(number + siblings.depth, used)
+        return place_model(siblings, number, prefix, vocab_size=size, ranked=self._ranked)
+
+    def _at(self, siblings: Siblings) -> Iterator[ExactProof | None]:
+        for number in self._numbers(siblings):
+            for place, sampling in enumerate(self.samplings):
+                if self._ended or (place and number):
+                    continue
+                model = self._model(siblings, number)
+                decoder = self._whole(self.decoder_for(model, sampling))
+                proof = prove_step(decoder, model.prefix, depth=None, deadline=self.deadline)
+                yield self._report(model, number, sampling, 1, proof)
+
+    def _report(
+        self, model: StandIn, number: int, sampling: SamplingParams, steps: int, proof: ExactProof
+    ) -> ExactProof | None:
+        """The proof, where it is of a step above temperature 0, and everything is covered that was enumerated."""
+        temperature = sampling.temperature or 0.0
+        instance = Instance(number, model.name, model.vocab_size, temperature, steps, self.own, model.prefix, proof, led=True)
+        self._ended = not self.on_proof(instance)
+        self._largest = max(self._largest, proof.nodes)
+        return proof if temperature else None
+
+    def _every_length(self, shape: Sequence[Siblings]) -> None:
+        siblings = _few(shape)
+        size = MANY_IDS if self.vocab_size is None else self.vocab_size
+        if siblings.least_tokens > size:
+            return
+        end = self.spent + LENGTHS_SHARE * self.seconds
+        for number, length in enumerate(self.lengths):
+            prefix = place_prefix(length, size, length)
+            model = place_model(siblings, number, prefix, vocab_size=size, ranked=self._ranked)
+            whole = self._whole(self.decoder_for(model, self.samplings[0]))
+            decoder = with_smaller_drafts(whole, depth=siblings.depth, nodes=None)
+            if number == 0:
+                sized = step_size(decoder, model.prefix, depth=None, probes=4)
+                seconds = (sized.leaves + 2 * sized.drafts) / OUTCOMES_PER_SECOND
+            self.spent += seconds
+            if self._ended or self.spent > end:
+                break
+            proof = prove_step(decoder, model.prefix, depth=None, deadline=self.deadline)
+            self._report(model, number, self.samplings[0], 1, proof)
+            self._lengths.add(length)
+        if len(self._lengths) > 1:
+            self._token_ids = min(size, siblings.least_tokens * len(self._lengths))
+            self.covered.append(f"{len(self._lengths)} models of {size} tokens, a prefix of another length each, one step")
+
+    def _later_steps(self, shape: Sequence[Siblings]) -> None:
+        """The first children of every depth in the second step, those of the root and of the last depth also later."""
+        end = self.spent + STEPS_SHARE * self.seconds
+        depths = {one.depth: one for one in reversed(shape) if not any(one.parent)}
+        done = 0
+        for number, (step, agree) in enumerate(self.later_steps):
+            ends = {depths[min(depths)], depths[max(depths)]}
+            reached = [self._later_step(one, step, agree, number, end) for one in sorted(ends)]
+            if all(reached):
+                self._steps = max(self._steps, step)
+            done += sum(reached)
+        inner = [depths[depth] for depth in sorted(depths)][1:-1]
+        seconds = [(number, agree) for number, (step, agree) in enumerate(self.later_steps) if step == 2]
+        done += sum(self._later_step(one, 2, agree, number, end) for number, agree in seconds for one in inner)
+        if done:
+            self.covered.append(f"{done} models of a later step (2 to {self._steps}), {ROWS} requests in the batch")
+
+    def _later_step(self, siblings: Siblings, step: int, agree: bool, number: int, end: float) -> bool:
+        """Whether there was time for it, with as many of the siblings as that allows."""
+        for count in range(siblings.count, 0, -1):
+            fewer = replace(siblings, count=count)
+            size = self.vocab_size if self.vocab_size is not None else max(fewer.least_tokens, 3)
+            if self._ended or fewer.least_tokens > size:
+                continue
+            prompt, model_number = place_prefix(number, size, 5), count - 1 - number % count
+            before = certain_model(model_number, size, prompt, agree=agree, ranked=self._ranked)
+            emitted = emitted_before(self._whole(self.decoder_for(before, self.samplings[0])), prompt, steps=step - 1)
+            model = place_model(fewer, model_number, prompt, vocab_size=size, emitted=emitted, agree=agree, ranked=self._ranked)
+            decoder = self._whole(self.decoder_for(model, self.samplings[0]))
+            seconds = later_step_leaves(decoder, prompt, steps=step) / RUNS_PER_SECOND
+            if seconds > (end - self.spent) / 4:
+                continue
+            self.spent += seconds
+            proof = prove_later_step(decoder, prompt, steps=step, deadline=self.deadline)
+            self._report(model, number, self.samplings[0], step, proof)
+            return True
+        return False
+
+
+def _few(shape: Sequence[Siblings]) -> Siblings:
+    """Siblings that are quickly enumerated, below a second child where there are any, so that two levels are looked at."""
+    deep = [one for one in shape if one.depth == 2]
+    second = [one for one in deep if one.parent == (1,)]
+    chosen = (second or deep or list(shape))[0]
+    return replace(chosen, count=min(chosen.count, 2))

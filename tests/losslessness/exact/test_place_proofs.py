@@ -1,0 +1,144 @@
+"""A rule that is wrong at one place of a tree only is refuted, at every place of every shipped tree."""
+
+from pathlib import Path
+from types import ModuleType
+
+import pluggy
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import specdec.cli.verify
+from specdec.cli import app
+from specdec.config.library import library
+from specdec.config.resolved_spec import Catalog
+from specdec.interfaces.declarations import ALL_SHAPES, VerifierDeclaration
+from specdec.interfaces.parts import PartOptions, Verifier
+from specdec.interfaces.results import Verdict
+from specdec.losslessness.exact.enumeration import prove_step
+from specdec.losslessness.exact.place_models import Siblings, place_model
+from specdec.plugins import builtin, hookspecs
+from specdec.plugins.hookspecs import hookimpl
+from specdec.plugins.registry import registry_of
+from specdec.testing.proving import HOT, decoder_of, table_drafter, target_of
+from specdec.tree_builders.fixed import Fixed, FixedOptions
+from specdec.tree_builders.sampled import Sampled, SampledOptions
+from specdec.trees.draft_tree import Draw
+from specdec.trees.tree_file import read_tree
+from specdec.trees.tree_shape import TreeShape
+from specdec.verifiers.base import siblings
+
+TREES = Path(__file__).parents[3] / "trees"
+DRAWN = frozenset({Draw.IID, Draw.WITHOUT_REPLACEMENT})
+RANKED = frozenset({Draw.DETERMINISTIC})
+
+
+class WrongAt(Verifier[PartOptions]):
+    """`multi_round`, which accepts a little too often at one place; of ranked drafts, `point_mass` that does."""
+
+    name = "wrong_at"
+    Options = PartOptions
+    place = (1, 1)
+    accepts = DRAWN
+
+    @classmethod
+    def declares(cls, options):
+        return VerifierDeclaration(cls.accepts, ALL_SHAPES, reads_q=cls.accepts is DRAWN)
+
+    @classmethod
+    def build(cls, options, tools):
+        return cls()
+
+    def verify(self, tree, target_probs, rng):
+        path, node = [], 0
+        while True:
+            left, drawn = target_probs.row(node), siblings(tree, node, self.accepts, self.name)
+            q = tree.q_of(node).to(torch.float64) if drawn and self.accepts is DRAWN else None
+            for rank, child in enumerate(drawn, 1):
+                token = tree.tokens[child]
+                chance = left.prob(token) if q is None else left.prob(token) / float(q[token])
+                if rng.flip(min(1.0, chance * (1.1 if (tree.depths[node] + 1, rank) == self.place else 1.0))):
+                    path.append(child)
+                    node = child
+                    break
+                left = (left.without(token) if q is None else left.residual(q)) or left
+                if tree.draw_kind[node] is Draw.WITHOUT_REPLACEMENT:
+                    q = q.index_fill(0, torch.tensor(token), 0.0)
+                    q = q / q.sum().clamp_min(torch.finfo(q.dtype).tiny)
+            else:
+                token = left.choose(rng, tree.root_position + tree.depths[node] + 1)
+                return Verdict(tuple(path), token, all_accepted=not drawn)
+
+
+def wrong_at(depth, rank, accepts=DRAWN):
+    return type("WrongAt", (WrongAt,), {"name": "wrong_at", "Options": PartOptions, "place": (depth, rank), "accepts": accepts})
+
+
+def largest_distance(shape: TreeShape, depth: int, rank: int, *, replacement: bool = False) -> float:
+    """Over the models of the widest siblings of that depth; ranked drafts where draws of so many would take too long."""
+    counts = shape.child_counts()
+    count, parent = max((count, parent) for parent, count in counts.items() if len(parent) == depth - 1)
+    ranked = count > 4
+    if ranked:
+        builder, verifier = (Fixed, FixedOptions(paths=shape.paths)), wrong_at(depth, rank, RANKED)
+    else:
+        builder = (Sampled, SampledOptions(paths=shape.paths, replacement=replacement))
+        verifier = wrong_at(depth, rank)
+    largest = 0.0
+    for number in (rank - 1, 0, count - 1):
+        model = place_model(Siblings(parent, count), number, (0, 1, 0), ranked=ranked)
+        decoder = decoder_of(target_of(model), table_drafter(model), builder, (verifier, PartOptions()), HOT)
+        largest = max(largest, prove_step(decoder, model.prefix, depth=None).tv)
+        if largest > 1e-12:
+            break
+    return largest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tree", sorted(path.stem for path in TREES.glob("*.yaml")))
+def test_a_rule_that_is_wrong_at_one_place_of_a_shipped_tree_is_refuted(tree):
+    shape = read_tree(TREES / f"{tree}.yaml").shape
+    places = [(depth, rank) for depth, most in enumerate(shape.max_children, 1) for rank in range(1, most + 1)]
+    missed = [place for place in places if largest_distance(shape, *place) <= 1e-12]
+    assert not missed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (3, 1)])
+def test_so_is_one_for_repeated_draws(place):
+    assert largest_distance(TreeShape.k_ary((3, 2, 1)), *place, replacement=True) > 1e-12
+
+
+def planted(verifier) -> Catalog:
+    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    manager.register(builtin, "specdec")
+    plugin = ModuleType("planted")
+    plugin.specdec_verifiers = hookimpl(lambda: [verifier])
+    manager.register(plugin, "planted")
+    return Catalog(registry_of(manager), library())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("strategy", "place"),
+    [
+        ("self-iid", (1, 3)),
+        ("self-wor", (3, 1)),
+        ("eagle-sampled", (4, 2)),
+        ("self-sampled-chain", (4, 1)),
+        ("draft-model-sampled", (5, 1)),
+        ("own-model-eagle-sampled", (1, 4)),
+    ],
+)
+def test_the_command_refutes_it_with_its_default_budget(strategy, place, monkeypatch):
+    monkeypatch.setattr(specdec.cli.verify, "load_catalog", lambda: planted(wrong_at(*place)))
+    result = CliRunner().invoke(app, ["verify", strategy, "--set", "verifier.use=wrong_at"])
+    assert result.exit_code == 1, result.output
+    assert f"depth {place[0] - 1}" in result.stdout or place[0] == 1
+
+
+def test_places_that_were_not_reached_are_named_and_the_command_exits_three():
+    result = CliRunner().invoke(app, ["verify", "self-wor", "--depth", "1", "--budget", "1"])
+    assert result.exit_code == 3
+    assert "exact to depth 1: siblings 1-3; not reached: depth 2: siblings 1-2; depth 3: sibling 1;" in result.stdout
