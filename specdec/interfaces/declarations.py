@@ -1,7 +1,9 @@
 """The words in which parts declare what they do."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from specdec.trees.draft_tree import Draw
 
@@ -25,6 +27,20 @@ class Guarantee(StrEnum):
 
     LOSSLESS = "lossless"
     LOSSY = "lossy"
+
+
+def _read_words(declaration: object, kinds: Mapping[str, type[StrEnum]]) -> None:
+    """Let a plain text stand for the word that it spells; what is none stays, to be reported with the declaration."""
+    for name, kind in kinds.items():
+        value: Any = getattr(declaration, name)
+        if isinstance(value, frozenset | set):
+            object.__setattr__(declaration, name, frozenset(_word(kind, one) for one in value))
+        else:
+            object.__setattr__(declaration, name, _word(kind, value))
+
+
+def _word(kind: type[StrEnum], value: object) -> object:
+    return kind(value) if isinstance(value, str) and value in set(kind) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +76,9 @@ class DrafterDeclaration:
     drafters: tuple[object, ...] = ()
     made_for: tuple[tuple[int, int], ...] = ()
 
+    def __post_init__(self) -> None:
+        _read_words(self, {"gives": Gives})
+
 
 @dataclass(frozen=True, slots=True)
 class BuilderDeclaration:
@@ -77,6 +96,9 @@ class BuilderDeclaration:
     max_depth: int | None = None
     max_children: tuple[int, ...] | None = None
 
+    def __post_init__(self) -> None:
+        _read_words(self, {"draw": Draw, "shape": Shape, "needs": Gives})
+
 
 @dataclass(frozen=True, slots=True)
 class VerifierDeclaration:
@@ -86,6 +108,9 @@ class VerifierDeclaration:
     shapes: frozenset[Shape]
     reads_q: bool
     guarantee: Guarantee = Guarantee.LOSSLESS
+
+    def __post_init__(self) -> None:
+        _read_words(self, {"accepts": Draw, "shapes": Shape, "guarantee": Guarantee})
 
 
 @dataclass(frozen=True, slots=True)

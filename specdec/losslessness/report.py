@@ -48,8 +48,9 @@ class StrategyProof:
 
     @property
     def tv(self) -> float:
-        """The largest total variation; NaN without a proof."""
-        return max((instance.proof.tv for instance in self.instances), default=float("nan"))
+        """The largest total variation; NaN without a proof that found one."""
+        found = [instance.proof.tv for instance in self.instances if not math.isnan(instance.proof.tv)]
+        return max(found, default=float("nan"))
 
     @property
     def refuted(self) -> bool:

@@ -230,7 +230,7 @@ def broken_rule(cls: Any, base: type[Any]) -> str | None:
     name = cls.__dict__.get("name")
     if not (isinstance(name, str) and name):
         return 'has no name: expected `name: ClassVar = "..."`'
-    options = cls.__dict__.get("Options")
+    options = getattr(cls, "Options", None)
     if not (isinstance(options, type) and issubclass(options, PartOptions)):
         return "has no Options: expected a subclass of specdec.interfaces.parts.PartOptions"
     if "use" in options.model_fields:

@@ -109,6 +109,12 @@ def _check_tree(part: Opened, draft: Draft) -> None:
     if declares.shape is Shape.CHAIN and not tree.is_chain:
         parent = next(node for node, children in enumerate(tree.children) if len(children) > 1)
         raise CheckFailed(f"it declares a chain, and node {parent} has {len(tree.children[parent])} children")
+    most_children = declares.max_children
+    for parent, drawn in tree.draw_order.items() if most_children is not None else ():
+        depth = tree.depths[parent]
+        most = most_children[depth] if depth < len(most_children) else 0
+        if len(drawn) > most:
+            raise CheckFailed(f"it declares at most {most} children of a node at depth {depth}, and drew {len(drawn)}")
     for name, found, most in (
         ("nodes", tree.num_drafted, declares.max_nodes),
         ("levels", tree.max_depth, declares.max_depth),

@@ -1,26 +1,23 @@
 """`check_drafter`: are its answers sound, its rows kept apart, and is decoding with it lossless?"""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from specdec.decoding.contract_checks import ProposalCheck
 from specdec.decoding.decoder import Decoder
-from specdec.interfaces.declarations import DrafterDeclaration, Features, Gives
+from specdec.interfaces.declarations import DrafterDeclaration, Gives
 from specdec.interfaces.part_guard import PartGuard
-from specdec.interfaces.parts import BuildTools, Drafter, DraftSession, PartOptions, Target, TreeBuilder, Verifier
-from specdec.interfaces.proposals import Candidates, Distributions, DraftStart, Frontier, Proposal
-from specdec.interfaces.results import Committed, HiddenStates, Scored
+from specdec.interfaces.parts import BuildTools, Drafter, PartOptions, TreeBuilder, Verifier
+from specdec.interfaces.proposals import Candidates, Distributions, Proposal
 from specdec.losslessness.exact.toy_models import StandIn
 from specdec.plugins.registry import Kind
 from specdec.testing.opening import Opened, opened, part_name
 from specdec.testing.proving import HOT, SMALL, WIDE, decoder_of, models_of, prove_loop, prove_steps, target_of
 from specdec.testing.report import Checked, CheckFailed
+from specdec.testing.sessions import Sessions
 from specdec.tree_builders.chain import Chain, ChainOptions
 from specdec.tree_builders.sampled import Sampled, SampledOptions
-from specdec.trees.draft_tree import Draw, TreeSketch
+from specdec.trees.draft_tree import Draw
 from specdec.verifiers.chain import Chain as ChainRule
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound
@@ -30,8 +27,8 @@ MODELS = 4
 PREFIX = 9
 """Tokens of the prefixes that are asked about, root included."""
 
-CLOSE = 1e-4
-"""Largest difference of scores that rounding may make between batches."""
+FRONTIER = 3
+"""Nodes that each row is asked about at once."""
 
 Pair = tuple[tuple[type[TreeBuilder], PartOptions], type[Verifier]]
 RANKING: tuple[Pair, ...] = (((Chain, ChainOptions(length=3)), Match),)
@@ -85,51 +82,29 @@ def _check_answers(part: Opened, model: StandIn, report: Checked) -> None:
     target = target_of(model)
     with report.rule("it can be built for a table"), PartGuard("drafter", part.cls):
         drafter: Drafter = part.cls.build(part.options, BuildTools(target=target))
-    prefixes = _prefixes(model)
+    sessions = Sessions(drafter, target, _texts(model))
     check = ProposalCheck(part.cls.name, target.facts.vocab_size)
     with report.rule("every frontier node is answered as declared"), PartGuard("drafter", part.cls):
-        alone = [_ask(drafter, [prefix])[0] for prefix in prefixes]
+        alone = sessions.alone()
         for answer in alone:
-            _check_kind(check.check(answer, len(_frontier(prefixes[0]).nodes)), part.declares)
-    with report.rule("the same question has the same answer"), PartGuard("drafter", part.cls):
-        _same(alone, [_ask(drafter, [prefix])[0] for prefix in prefixes], "asked again by another session")
-    with report.rule("a row's answers do not depend on its batch mates"), PartGuard("drafter", part.cls):
-        _same(alone, _ask(drafter, prefixes), "asked in one batch")
-    with report.rule("after `keep` and `observe` each row is still itself"), PartGuard("drafter", part.cls):
-        _check_rows(drafter, target, prefixes)
-    with report.rule("rows that `join` stand behind the others"), PartGuard("drafter", part.cls):
-        _check_join(drafter, target, prefixes)
+            _check_kind(check.check(answer, FRONTIER), part.declares)
+    rules: tuple[tuple[str, Callable[[], None]], ...] = (
+        ("the same question has the same answer", lambda: sessions.same_again(alone)),
+        ("a row's answers do not depend on its batch mates", lambda: sessions.same_in_a_batch(alone)),
+        ("a node's answer does not depend on what is asked with it", lambda: sessions.same_level_by_level(alone)),
+        ("`observe` tells a row what was emitted", sessions.learns),
+        ("after `observe` each row is still itself", sessions.same_after_steps),
+        ("after `keep` and `observe` each row is still itself", sessions.same_after_leaving),
+        ("rows that `join` stand behind the others", sessions.same_after_joining),
+    )
+    for words, rule in rules:
+        with report.rule(words), PartGuard("drafter", part.cls):
+            rule()
 
 
-def _prefixes(model: StandIn) -> list[tuple[int, ...]]:
+def _texts(model: StandIn) -> list[tuple[int, ...]]:
+    """Three of equal length."""
     return [tuple((token + shift) % model.vocab_size for token in (model.prefix * PREFIX)[:PREFIX]) for shift in range(3)]
-
-
-def _frontier(prefix: Sequence[int]) -> Frontier:
-    """The root, a child of it, and the child's child."""
-    sketch = TreeSketch(prefix[-1], len(prefix) - 1)
-    child = sketch.add(0, prefix[0])
-    sketch.add(child, prefix[-1])
-    return Frontier(sketch, (0, child, child + 1))
-
-
-def _open(drafter: Drafter, prefixes: Sequence[Sequence[int]]) -> DraftSession:
-    session: Any = drafter.open([DraftStart(tuple(p[:-1]), p[-1], HiddenStates()) for p in prefixes])
-    if not isinstance(session, DraftSession):
-        raise CheckFailed(f"open returned {type(session).__name__}; expected a DraftSession")
-    return session
-
-
-def _ask(drafter: Drafter, prefixes: Sequence[Sequence[int]]) -> list[Proposal | None]:
-    return _expand(_open(drafter, prefixes), prefixes)
-
-
-def _expand(session: DraftSession, prefixes: Sequence[Sequence[int]]) -> list[Proposal | None]:
-    answers: Any = session.expand([_frontier(prefix) for prefix in prefixes])
-    if not isinstance(answers, list | tuple) or len(answers) != len(prefixes):
-        got = len(answers) if isinstance(answers, list | tuple) else type(answers).__name__
-        raise CheckFailed(f"expand answered {got}; expected a list with one answer for each of {len(prefixes)} rows")
-    return list(answers)
 
 
 def _check_kind(answer: Proposal, declares: DrafterDeclaration) -> None:
@@ -139,107 +114,3 @@ def _check_kind(answer: Proposal, declares: DrafterDeclaration) -> None:
             f"it declares {declares.gives}, and answered with {type(answer).__name__}; expected {wanted.__name__}"
         )
     answer.top(1)
-
-
-def _same(wanted: Sequence[Proposal | None], got: Sequence[Proposal | None], when: str) -> None:
-    for row, (one, other) in enumerate(zip(wanted, got, strict=True)):
-        if not _alike(one, other):
-            raise CheckFailed(f"row {row} gets another answer {when}: {_shown(other)}; alone it was {_shown(one)}")
-
-
-def _alike(one: Proposal | None, other: Proposal | None) -> bool:
-    if isinstance(one, Distributions) and isinstance(other, Distributions):
-        return _same_ids(one.target_ids, other.target_ids) and _close(one.logits, other.logits)
-    if isinstance(one, Candidates) and isinstance(other, Candidates):
-        return one.tokens == other.tokens and _close(_flat(one), _flat(other))
-    return one is None and other is None
-
-
-def _same_ids(one: Tensor | None, other: Tensor | None) -> bool:
-    return one is other or (one is not None and other is not None and torch.equal(one, other))
-
-
-def _close(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and torch.allclose(one.double(), other.double(), atol=CLOSE, rtol=CLOSE)
-
-
-def _flat(answer: Candidates) -> Tensor:
-    return torch.tensor([score for row in answer.scores for score in row], dtype=torch.float64)
-
-
-def _shown(answer: Proposal | None) -> str:
-    if answer is None:
-        return "none"
-    tokens, scores = answer.top(2)
-    return "; ".join(
-        f"{row_tokens} at {[round(score, 4) for score in row_scores]}"
-        for row_tokens, row_scores in zip(tokens, scores, strict=True)
-    )
-
-
-def _check_rows(drafter: Drafter, target: Target, prefixes: Sequence[Sequence[int]]) -> None:
-    """All rows learn other tokens; the middle one then leaves, and the others answer as if they had been alone."""
-    news = [(prefix[0], prefix[-1])[: 1 + row % 2] for row, prefix in enumerate(prefixes)]
-    together = _open(drafter, prefixes)
-    _expand(together, prefixes)
-    together.keep([0, 2])
-    kept = [0, 2]
-    _learn(together, target, [prefixes[row] for row in kept], [news[row] for row in kept])
-    longer = [(*prefixes[row], *news[row]) for row in kept]
-    answers = _expand(together, longer)
-    for place, row in enumerate(kept):
-        single = _open(drafter, [prefixes[row]])
-        _expand(single, [prefixes[row]])
-        _learn(single, target, [prefixes[row]], [news[row]])
-        alone = _expand(single, [longer[place]])[0]
-        if not _alike(alone, answers[place]):
-            raise CheckFailed(
-                f"after row 1 of 3 has left, and each has learned its tokens, row {row} answers {_shown(answers[place])}; "
-                f"alone it answers {_shown(alone)}: `keep` must drop rows by their place, and `observe` reports "
-                "the rows that are left"
-            )
-
-
-def _check_join(drafter: Drafter, target: Target, prefixes: Sequence[Sequence[int]]) -> None:
-    """Of three rows the first leaves, the others learn a token, and it begins again: all answer as if they were alone."""
-    order = [*prefixes[1:], prefixes[0]]
-    old = order[:-1]
-    together = _open(drafter, prefixes)
-    _expand(together, prefixes)
-    together.keep(range(1, len(prefixes)))
-    texts = [tuple(prefix) for prefix in old]
-    for rows, begin in ((old, order[-1:]), (order, [])):
-        news = [(prefix[0],) for prefix in rows]
-        _learn(together, target, texts, news)
-        texts = [(*text, *tokens) for text, tokens in zip(texts, news, strict=True)]
-        if begin:
-            together.join(_open(drafter, begin))
-            texts += [tuple(prefix) for prefix in begin]
-        for row, (answer, text) in enumerate(zip(_expand(together, texts), texts, strict=True)):
-            alone = _follow(drafter, target, order[row], text)
-            if not _alike(alone, answer):
-                raise CheckFailed(
-                    f"after a row has joined two others, row {row} answers {_shown(answer)}; alone it answers {_shown(alone)}: "
-                    "`join` must append the other session's rows behind its own"
-                )
-
-
-def _follow(drafter: Drafter, target: Target, prefix: Sequence[int], text: Sequence[int]) -> Proposal | None:
-    """What a session of its own answers that has learned the text after the prefix token by token."""
-    single = _open(drafter, [prefix])
-    for end in range(len(prefix), len(text)):
-        _expand(single, [text[:end]])
-        _learn(single, target, [text[:end]], [tuple(text[end : end + 1])])
-    return _expand(single, [text])[0]
-
-
-def _learn(session: DraftSession, target: Target, prefixes: Sequence[Sequence[int]], news: Sequence[tuple[int, ...]]) -> None:
-    scored, committed = [], []
-    for prefix, tokens in zip(prefixes, news, strict=True):
-        sketch = TreeSketch(prefix[-1], len(prefix) - 1)
-        for token in tokens[:-1]:
-            sketch.add(len(sketch) - 1, token)
-        state = target.prefill([list(prefix[:-1])], Features()).state
-        scored.append(Scored(target.score(state, [sketch.freeze(Draw.DETERMINISTIC)])[0].logits))
-        committed.append(Committed(tokens, tuple(range(len(tokens)))))
-    session.observe(committed, scored)

@@ -49,16 +49,16 @@ def check_verifier(cls: type[Verifier], options: Mapping[str, Any] | PartOptions
             continue
         with report.rule(f"{said} on {draw} draws"):
             _prove(part, draw, report)
+    with report.rule("draws that it does not declare are refused"):
+        _refuses(part)
+    with report.rule("tree and q are left as they are"):
+        _leaves_alone(part)
     if not report.lossy:
         for draw in sorted(part.declares.accepts):
             with report.rule(f"{said} at every place of a tree of {draw} draws"):
                 _prove_places(part, draw, report)
     with report.rule(f"{said} in two steps of the decode loop"):
         _prove_loops(part, report)
-    with report.rule("draws that it does not declare are refused"):
-        _refuses(part)
-    with report.rule("tree and q are left as they are"):
-        _leaves_alone(part)
     return report
 
 

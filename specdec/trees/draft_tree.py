@@ -190,7 +190,9 @@ def validate(tree: DraftTree, *, vocab_size: int) -> None:
 def _validate_nodes(tree: DraftTree, vocab_size: int) -> None:
     seen: set[tuple[int, int]] = set()
     for node, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
-        if type(token) is not int or not 0 <= token < vocab_size:
+        if type(token) is not int:
+            raise TreeError(f"node {node}: its token is a {type(token).__name__}; expected an int, such as `int(token)`")
+        if not 0 <= token < vocab_size:
             raise TreeError(f"node {node}: token {token} is outside the target's vocabulary of {vocab_size}")
         if node == 0:
             continue

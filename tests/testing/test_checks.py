@@ -453,6 +453,10 @@ class Last(Drafter[PartOptions]):
 
 
 class LastSession(DraftSession):
+    @staticmethod
+    def root_of(start):
+        return start.first_token
+
     def __init__(self, roots):
         self.roots = roots
         self.asked = 0
@@ -475,7 +479,7 @@ class LastSession(DraftSession):
 
 def spoiled(session_class, **attributes):
     def open_session(self, starts):
-        return session_class([start.first_token for start in starts])
+        return session_class([session_class.root_of(start) for start in starts])
 
     spelled = {"name": session_class.__name__, "Options": PartOptions, "open": open_session, **attributes}
     return type(session_class.__name__, (Last,), spelled)
@@ -487,6 +491,12 @@ class OfTheFirstRow(LastSession):
 
 
 class KeepsTheFirst(LastSession):
+    """Expects the very first token of the text again."""
+
+    @staticmethod
+    def root_of(start):
+        return start.prompt[0]
+
     def keep(self, rows):
         self.roots = self.roots[: len(rows)]
 
@@ -503,6 +513,48 @@ class JoinsInFront(KeepsTheFirst):
 
     def join(self, other):
         self.roots = [*other.roots, *self.roots]
+
+
+class Stale(LastSession):
+    """Never told what was emitted."""
+
+    def observe(self, committed, scored):
+        pass
+
+    def answer(self, frontier, row):
+        return Candidates(((self.roots[row],),) * len(frontier.nodes), ((-0.5,),) * len(frontier.nodes))
+
+
+class MixesRowsInTheSecondStep(KeepsTheFirst):
+    def keep(self, rows):
+        self.roots = [self.roots[row] for row in rows]
+
+    def observe(self, committed, scored):
+        self.asked += 1
+        if self.asked == 2:
+            self.roots = self.roots[::-1]
+
+
+class LosesTheLastRow(KeepsTheFirst):
+    """Where it is the first that leaves."""
+
+    def keep(self, rows):
+        self.roots = self.roots[:-1] if rows[0] else [self.roots[row] for row in rows]
+
+
+class FourAtMost(LastSession):
+    """Rows of a larger batch all get the answer of the first."""
+
+    def expand(self, frontiers):
+        return [self.answer(frontiers[0 if len(frontiers) > 3 else row], row) for row in range(len(frontiers))]
+
+
+class ByPlaceInTheFrontier(LastSession):
+    """The first node that is asked for is taken for the root."""
+
+    def answer(self, frontier, row):
+        tokens = [self.roots[row], *(frontier.tree.tokens[node] for node in frontier.nodes[1:])]
+        return Candidates(tuple((token,) for token in tokens), ((-0.5,),) * len(frontier.nodes))
 
 
 class Moody(LastSession):
@@ -532,6 +584,11 @@ class Other(LastSession):
         (OfTheFirstRow, r"batch mates.*row 1 gets another answer.*alone it was"),
         (KeepsTheFirst, r"`keep`.*row 2 answers.*must drop rows by their place"),
         (JoinsInFront, r"`join` stand.*row 0 answers.*append the other session's rows behind its own"),
+        (Stale, r"`observe` tells a row.*as if it had not been told.*`observe` must enter the committed tokens"),
+        (MixesRowsInTheSecondStep, r"after `observe` each row.*in step 2, row 0 answers.*each row's own tokens"),
+        (LosesTheLastRow, r"`keep`.*row 0 of 3 has left.*must drop rows by their place"),
+        (FourAtMost, r"batch mates.*asked beside others, after"),
+        (ByPlaceInTheFrontier, r"asked level by level; asked at once it was"),
         (Moody, r"same question.*another session"),
         (Unlikely, r"score of 0.5"),
         (Short, r"answered 1 nodes; the frontier has 3"),

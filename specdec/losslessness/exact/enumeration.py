@@ -23,7 +23,7 @@ from specdec.losslessness.exact.checked_rng import Probe, distribution_of
 from specdec.losslessness.exact.distance import Emission, ExactProof, NextDistribution, prove
 from specdec.losslessness.exact.guards import blamed, check_verdict
 from specdec.losslessness.exact.places import drafted_places, visible_places
-from specdec.losslessness.exact.shared_noise import Witness, check_step, shares_noise
+from specdec.losslessness.exact.shared_noise import Witness, check_step, owes_the_draws, shares_noise
 from specdec.sampling.logits_warper import LogitsWarper
 from specdec.sampling.params import SamplingParams
 from specdec.sampling.rng import RequestRng
@@ -52,7 +52,9 @@ def prove_step(decoder: Decoder, prefix: Sequence[int], *, depth: int | None, de
         tested=frozenset().union(*(visible_places(draft.tree, next_distribution) for draft in drafts)),
     )
     if shares_noise(decoder) and decoder.sampling.temperature:
-        return replace(proof, expected_accepted=math.nan, accepted_at_least=(), best_first_accepted=best)
+        proof = replace(proof, expected_accepted=math.nan, accepted_at_least=())
+        if not owes_the_draws(decoder):
+            proof = replace(proof, tv=math.nan, violations=())
     return replace(proof, best_first_accepted=best)
 
 
@@ -191,7 +193,7 @@ def _verification(decoder: Decoder, prefix: Sequence[int], tree: DraftTree) -> C
     warper = LogitsWarper(decoder.sampling, prompt_length=len(prefix), stop_ids=decoder.target.facts.stop_ids)
     p = warper.target_probs(logits, list(prefix), tree)
     verifier, vocab_size = decoder.verifier, decoder.target.facts.vocab_size
-    coupled = shares_noise(decoder)
+    coupled = owes_the_draws(decoder)
 
     def run(rng: RequestRng) -> Verdict:
         witness = Witness(rng.target) if coupled else None

@@ -71,7 +71,7 @@ def _facts(proof: StrategyProof, *, claims: bool) -> dict[str, object]:
         "proved": proof.holds,
         "conclusive": proof.conclusive,
         "reason": proof.reason,
-        "tv": proof.tv,
+        "tv": _finite(proof.tv),
         "expected_tau": _finite(proof.expected_tau),
         "first_accepted": _finite(proof.first_accepted),
         "best_first_accepted": _finite(proof.best_first_accepted),
@@ -97,7 +97,7 @@ def _facts(proof: StrategyProof, *, claims: bool) -> dict[str, object]:
                 "steps": i.steps,
                 "own_drafter": i.own_drafter,
                 "prefix": i.prefix,
-                "tv": i.proof.tv,
+                "tv": _finite(i.proof.tv),
                 "num_outcomes": i.proof.num_outcomes,
                 "expected_accepted": _finite(i.proof.expected_accepted),
                 "worst_prefix": i.proof.worst_prefix,
@@ -131,6 +131,12 @@ def _tau_words(proof: StrategyProof) -> str:
     )
 
 
+def _distance(proof: StrategyProof) -> str:
+    if math.isnan(proof.tv):
+        return "not measured: the drafts share the target's noise"
+    return f"{proof.tv:.1e} at most"
+
+
 def _finite(value: float) -> float | None:
     return None if math.isnan(value) else value
 
@@ -139,7 +145,7 @@ def _lines(proof: StrategyProof, *, claims: bool) -> Iterator[tuple[str, str]]:
     if proof.instances:
         temperatures = ", ".join(f"{t:g}" for t in sorted({i.temperature for i in proof.instances}))
         lengths = [len(i.prefix) for i in proof.instances]
-        yield "total variation", f"{proof.tv:.1e} at most, in {len(proof.instances)} proofs at temperature {temperatures}"
+        yield "total variation", f"{_distance(proof)}, in {len(proof.instances)} proofs at temperature {temperatures}"
         yield "E[tau]", _tau_words(proof)
         yield "drafter", _drafter(proof)
         yield "prefixes", f"{min(lengths)} to {max(lengths)} tokens long"

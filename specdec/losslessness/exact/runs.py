@@ -1,16 +1,17 @@
 """Runs through the decode loop, by enumeration: of one sequence, or of one of a batch while the others begin and end."""
 
 from collections.abc import Callable, Sequence
-from math import fsum
+from dataclasses import replace
+from math import fsum, nan
 
 from specdec.decoding.decoder import Decoder
 from specdec.decoding.requests import Request
 from specdec.decoding.sequence import Sequence as LiveSequence
 from specdec.losslessness.exact.checked_rng import Probe, distribution_of
-from specdec.losslessness.exact.distance import Emission, ExactProof, prove
+from specdec.losslessness.exact.distance import Emission, ExactProof, NextDistribution, prove
 from specdec.losslessness.exact.enumeration import PROBES, target_distribution
 from specdec.losslessness.exact.guards import blamed
-from specdec.losslessness.exact.shared_noise import Witness, check_run, shares_noise
+from specdec.losslessness.exact.shared_noise import Witness, check_run, owes_the_draws, shares_noise
 from specdec.sampling.rng import RequestRng, seeded
 
 ROWS = 3
@@ -30,7 +31,7 @@ def prove_run(
 ) -> ExactProof:
     """Prefill and `steps` consecutive steps of `Decoder.step`, states and all."""
     distribution = run_distribution(decoder, prompt, steps=steps, max_new_tokens=max_new_tokens, deadline=deadline)
-    return prove(distribution, target_distribution(decoder.target, decoder.sampling, prompt), num_tokens=num_tokens)
+    return _measured(decoder, prove(distribution, _target(decoder, prompt), num_tokens=num_tokens))
 
 
 def run_distribution(
@@ -53,7 +54,7 @@ def run_leaves(decoder: Decoder, prompt: Sequence[int], *, steps: int, max_new_t
 
 
 def _running(decoder: Decoder, prompt: Sequence[int], steps: int, max_new_tokens: int) -> Callable[[RequestRng], Emission]:
-    coupled = shares_noise(decoder)
+    coupled = owes_the_draws(decoder)
 
     def run(rng: RequestRng) -> Emission:
         witness = Witness(rng.target)
@@ -77,7 +78,7 @@ def _running(decoder: Decoder, prompt: Sequence[int], steps: int, max_new_tokens
 def prove_later_step(decoder: Decoder, prompt: Sequence[int], *, steps: int, deadline: float | None = None) -> ExactProof:
     """The first `steps` steps of the second of three requests. The first soon ends, and another one takes its place."""
     distribution = distribution_of(_in_a_batch(decoder, prompt, steps), deadline=deadline)
-    return prove(distribution, target_distribution(decoder.target, decoder.sampling, prompt))
+    return _measured(decoder, prove(distribution, _target(decoder, prompt)))
 
 
 def later_step_leaves(decoder: Decoder, prompt: Sequence[int], *, steps: int, probes: int = 2) -> float:
@@ -95,7 +96,7 @@ def emitted_before(decoder: Decoder, prompt: Sequence[int], *, steps: int) -> tu
 
 
 def _in_a_batch(decoder: Decoder, prompt: Sequence[int], steps: int) -> Callable[[RequestRng], Emission]:
-    coupled = shares_noise(decoder)
+    coupled = owes_the_draws(decoder)
     requests = [
         Request((*prompt, prompt[0]), max_new_tokens=3, seed=1),
         Request(tuple(prompt), max_new_tokens=MAX_NEW_TOKENS, seed=0),
@@ -123,6 +124,16 @@ def _in_a_batch(decoder: Decoder, prompt: Sequence[int], steps: int) -> Callable
 
 def _second(sequences: Sequence[LiveSequence]) -> LiveSequence:
     return next(one for one in sequences if one.request == 1)
+
+
+def _target(decoder: Decoder, prompt: Sequence[int]) -> NextDistribution:
+    return target_distribution(decoder.target, decoder.sampling, prompt)
+
+
+def _measured(decoder: Decoder, proof: ExactProof) -> ExactProof:
+    """Without a distance where a lossy rule takes drafts that share the target's noise: here they are drawn apart from it."""
+    apart = shares_noise(decoder) and not owes_the_draws(decoder) and decoder.sampling.temperature
+    return replace(proof, tv=nan, violations=()) if apart else proof
 
 
 def _names(decoder: Decoder) -> str:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from specdec.decoding.decoder import Decoder
 from specdec.errors import SpecdecError
+from specdec.interfaces.declarations import Guarantee
 from specdec.interfaces.results import Verdict
 from specdec.losslessness.exact.distance import TOLERANCE
 from specdec.sampling.distribution import TokenDist
@@ -55,6 +56,11 @@ class Witness(TargetRng):
 def shares_noise(decoder: Decoder) -> bool:
     """Whether the decoder's drafts are made with the target's noise."""
     return decoder.builder.declaration.draw is Draw.COUPLED
+
+
+def owes_the_draws(decoder: Decoder) -> bool:
+    """Whether what is emitted must be the target's own draws: the drafts share its noise, and the verifier is lossless."""
+    return shares_noise(decoder) and decoder.declared.verifier.guarantee is Guarantee.LOSSLESS
 
 
 def check_step(witness: Witness, tree: DraftTree, target_probs: TargetProbs, verdict: Verdict, verifier: str) -> None:

@@ -1,5 +1,6 @@
 """A rule that is wrong at one place of a tree only is refuted, at every place of every shipped tree."""
 
+import math
 from pathlib import Path
 from types import ModuleType
 
@@ -10,16 +11,21 @@ from typer.testing import CliRunner
 
 import specdec.cli.verify
 from specdec.cli import app
+from specdec.compose import load_catalog
 from specdec.config.library import library
 from specdec.config.resolved_spec import Catalog
+from specdec.config.resolver import check, read
 from specdec.interfaces.declarations import ALL_SHAPES, VerifierDeclaration
 from specdec.interfaces.parts import PartOptions, Verifier
 from specdec.interfaces.results import Verdict
 from specdec.losslessness.exact.enumeration import prove_step
+from specdec.losslessness.exact.on_tables import OnTables
 from specdec.losslessness.exact.place_models import Siblings, place_model
+from specdec.losslessness.exact.place_proofs import PlaceProver
+from specdec.losslessness.exact.strategy import SECONDS
 from specdec.plugins import builtin, hookspecs
 from specdec.plugins.hookspecs import hookimpl
-from specdec.plugins.registry import registry_of
+from specdec.plugins.registry import Kind, registry_of
 from specdec.testing.proving import HOT, decoder_of, table_drafter, target_of
 from specdec.tree_builders.fixed import Fixed, FixedOptions
 from specdec.tree_builders.sampled import Sampled, SampledOptions
@@ -109,6 +115,31 @@ def test_so_is_one_for_repeated_draws(place):
     assert largest_distance(TreeShape.k_ary((3, 2, 1)), *place, replacement=True) > 1e-12
 
 
+@pytest.mark.slow
+def test_the_default_budget_reaches_every_place_of_every_shipped_strategy():
+    catalog = load_catalog()
+    missing = {}
+    for name in catalog.library.strategies():
+        resolved = check(read(name, catalog), catalog)
+        tables = OnTables(resolved, catalog)
+        prover = PlaceProver(
+            decoder_for=tables.table_decoder,
+            own=False,
+            samplings=tables.samplings,
+            declares=resolved.parts[Kind.TREE].declares,
+            seconds=SECONDS,
+            deadline=math.inf,
+            depth=None,
+            vocab_size=None,
+            on_proof=lambda instance: instance.proof.holds,
+            lengths=(),
+            later_steps=(),
+        )
+        prover.run()
+        missing[name] = prover.coverage.missing
+    assert not {name: places for name, places in missing.items() if places}
+
+
 def planted(verifier) -> Catalog:
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
@@ -132,10 +163,12 @@ def planted(verifier) -> Catalog:
     ],
 )
 def test_the_command_refutes_it_with_its_default_budget(strategy, place, monkeypatch):
-    monkeypatch.setattr(specdec.cli.verify, "load_catalog", lambda: planted(wrong_at(*place)))
+    monkeypatch.setattr(specdec.cli.verify, "load_catalog", lambda **_: planted(wrong_at(*place)))
     result = CliRunner().invoke(app, ["verify", strategy, "--set", "verifier.use=wrong_at"])
     assert result.exit_code == 1, result.output
-    assert f"depth {place[0] - 1}" in result.stdout or place[0] == 1
+    assert result.stdout.startswith(f"{strategy}: REFUTED: the output distribution is not the target's")
+    where = "at the root" if place[0] == 1 else f"at the node of that path (depth {place[0] - 1})"
+    assert where in result.stdout
 
 
 def test_places_that_were_not_reached_are_named_and_the_command_exits_three():
