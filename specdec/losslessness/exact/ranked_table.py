@@ -18,6 +18,7 @@ class RankedTable(Drafter[PartOptions]):
 
     def __init__(self, table: Tabular) -> None:
         self._table = table
+        self.declaration = DrafterDeclaration(gives=Gives.CANDIDATES)
 
     @classmethod
     def declares(cls, options: PartOptions) -> DrafterDeclaration:

@@ -60,7 +60,7 @@ def shares_noise(decoder: Decoder) -> bool:
 
 def owes_the_draws(decoder: Decoder) -> bool:
     """Whether what is emitted must be the target's own draws: the drafts share its noise, and the verifier is lossless."""
-    return shares_noise(decoder) and decoder.declared.verifier.guarantee is Guarantee.LOSSLESS
+    return shares_noise(decoder) and decoder.verifier.declaration.guarantee is Guarantee.LOSSLESS
 
 
 def check_step(witness: Witness, tree: DraftTree, target_probs: TargetProbs, verdict: Verdict, verifier: str) -> None:
