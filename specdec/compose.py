@@ -6,16 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from specdec.config.library import library
-from specdec.config.resolved_spec import Catalog, ResolvedPart, ResolvedSpec
+from specdec.config.library import Catalog, library
+from specdec.config.resolved_spec import ResolvedPart, ResolvedSpec
 from specdec.config.resolver import built, read
 from specdec.config.resolver import check as checked
 from specdec.decoding.decoder import Decoder
 from specdec.errors import PluginError, SpecdecWarning, SpecError
 from specdec.files.paths import exists
 from specdec.interfaces.consent import consented
+from specdec.interfaces.declarations import Kind
 from specdec.interfaces.parts import BuildTools, Drafter, Target
-from specdec.plugins.registry import Kind, Registry, extended, load_registry, plugin_error
+from specdec.plugins.registry import Registry, extended, load_registry, plugin_error
 
 
 def load_catalog(*, parts: Iterable[type[Any]] = (), trust_remote_code: bool | None = None) -> Catalog:

@@ -9,7 +9,7 @@ import specdec
 from specdec import authoring
 from specdec.compose import load_catalog
 from specdec.errors import PluginError, SpecError
-from specdec.plugins.registry import Kind
+from specdec.interfaces.declarations import Kind
 from specdec.verifiers.match import Match
 
 EXAMPLE = Path(__file__).parent / "plugin_example"

@@ -9,13 +9,12 @@ import torch
 
 import specdec
 from specdec.compose import build, load_catalog
-from specdec.config.library import library
-from specdec.config.resolved_spec import Catalog
+from specdec.config.library import Catalog, library
 from specdec.config.resolver import check, read
 from specdec.errors import IncompatibleParts, PluginError, SpecdecError, SpecError, UnknownPart
-from specdec.interfaces.declarations import BuilderDeclaration, Gives, Guarantee, Shape, TargetDeclaration
+from specdec.interfaces.declarations import BuilderDeclaration, Gives, Guarantee, Kind, Shape, TargetDeclaration
 from specdec.interfaces.parts import PartOptions, TreeBuilder
-from specdec.plugins.registry import Kind, Registered, load_registry
+from specdec.plugins.registry import Registered, load_registry
 from specdec.trees.draft_tree import Draw
 
 TARGET = {"use": "tabular", "vocab": 3, "random": {"order": 1, "sharpness": 4.0}}

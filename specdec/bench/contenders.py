@@ -18,12 +18,13 @@ from specdec.bench.baselines import (
 from specdec.bench.contender import Contender, Task, Timed, run_task
 from specdec.bench.measurements import PLAIN
 from specdec.compose import build, target_override
-from specdec.config.resolved_spec import Catalog, ResolvedPart, ResolvedSpec
+from specdec.config.library import Catalog
+from specdec.config.resolved_spec import ResolvedPart, ResolvedSpec
 from specdec.config.resolver import built, check, read
 from specdec.decoding.decoder import Decoder
 from specdec.errors import SpecError
+from specdec.interfaces.declarations import Kind
 from specdec.interfaces.parts import BuildTools, Target
-from specdec.plugins.registry import Kind
 from specdec.sampling.params import SamplingParams
 
 PLAIN_PARTS = {"drafter": {"use": "none"}, "tree": {"use": "chain"}, "verifier": {"use": "match"}}

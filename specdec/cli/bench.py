@@ -26,7 +26,7 @@ from specdec.cli.terminal import (
     template_arguments,
 )
 from specdec.compose import load_catalog
-from specdec.config.resolved_spec import Catalog
+from specdec.config.library import Catalog
 from specdec.errors import SpecError
 
 SECONDS_BETWEEN_LINES = 30.0

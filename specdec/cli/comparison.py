@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specdec.compose import build
-from specdec.config.resolved_spec import Catalog
+from specdec.config.library import Catalog
 from specdec.config.resolver import check, read
 from specdec.decoding.decoder import Decoder
 from specdec.interfaces.declarations import Features, Guarantee

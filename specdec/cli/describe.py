@@ -11,10 +11,10 @@ import yaml
 from specdec.cli.terminal import Json, Settings, Strategy, TargetModel, TrustRemoteCode, fail, guarded, print_json, print_table
 from specdec.compose import load_catalog, resolve
 from specdec.config.json_schema import spec_schema
-from specdec.config.resolved_spec import Catalog
+from specdec.config.library import Catalog
 from specdec.errors import SpecdecError
 from specdec.files.yaml_document import read_file
-from specdec.plugins.registry import Kind
+from specdec.interfaces.declarations import Kind
 from specdec.trees.tree_file import read_tree
 
 

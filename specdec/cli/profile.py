@@ -16,11 +16,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from specdec.cli.output_files import claim_outputs
 from specdec.cli.terminal import Settings, Strategy, TargetModel, TrustRemoteCode, fail, guarded, print_table
 from specdec.compose import build, load_catalog, resolve
-from specdec.config.library import SUFFIXES
-from specdec.config.resolved_spec import Catalog, ResolvedSpec
+from specdec.config.library import SUFFIXES, Catalog
+from specdec.config.resolved_spec import ResolvedSpec
 from specdec.decoding.decoder import Decoder
 from specdec.errors import SpecError
-from specdec.plugins.registry import Kind
+from specdec.interfaces.declarations import Kind
 
 if TYPE_CHECKING:
     from specdec.performance.acceptance_profile import AcceptanceProfile

@@ -17,12 +17,13 @@ from specdec.cli import verify_options as options
 from specdec.cli.terminal import Json, Settings, TrustRemoteCode, fail, guarded, hold, print_json, print_table
 from specdec.cli.verify_options import WantedLevel
 from specdec.compose import load_catalog, resolve
-from specdec.config.resolved_spec import Catalog, ResolvedSpec
+from specdec.config.library import Catalog
+from specdec.config.resolved_spec import ResolvedSpec
 from specdec.errors import SpecdecError, SpecError
 from specdec.files.locks import exclusive
+from specdec.interfaces.declarations import Kind
 from specdec.losslessness.levels import SECONDS, Level, LevelResult, Progress, exit_code
 from specdec.losslessness.report_files import report_data, report_folder, write_report
-from specdec.plugins.registry import Kind
 
 if TYPE_CHECKING:
     from specdec.losslessness.suite import Verification

@@ -15,13 +15,14 @@ from specdec.interfaces.declarations import (
     DrafterDeclaration,
     Gives,
     Guarantee,
+    Kind,
     Shape,
     TargetDeclaration,
     VerifierDeclaration,
 )
 from specdec.interfaces.part_guard import interrupts
 from specdec.interfaces.parts import PartOptions
-from specdec.plugins.registry import Kind, Registry
+from specdec.plugins.registry import Registry
 from specdec.trees.draft_tree import Draw
 
 DECLARATIONS: Final = MappingProxyType(

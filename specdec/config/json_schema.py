@@ -3,7 +3,8 @@
 from typing import Any
 
 from specdec.config.strategy_spec import StrategySpec
-from specdec.plugins.registry import Kind, Registry
+from specdec.interfaces.declarations import Kind
+from specdec.plugins.registry import Registry
 
 _ANY_NAME = {"description": "another strategy to start from", "type": "string"}
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from specdec.errors import PluginError, SpecError, UnknownPart, did_you_mean
 from specdec.files.paths import expanded, is_file, is_folder, matching
+from specdec.plugins.registry import Registry
 
 SUFFIXES = (".yaml", ".yml")
 
@@ -69,3 +70,15 @@ def _find(name: str, known: Mapping[str, Path], kind: str, plural: str, folders:
                 return path
         raise SpecError(f"{name}: no such file; a {kind} is named without .yaml, or given as a path to one that exists")
     raise UnknownPart(f"no {kind} is called '{name}'{did_you_mean(name, known, listing=f'shipped {plural}')}")
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """The parts and files that specs may name.
+
+    trust_remote_code: whether whoever runs the specs consents to code that models bring; a spec cannot.
+    """
+
+    registry: Registry
+    library: Library
+    trust_remote_code: bool = False

@@ -7,22 +7,9 @@ from typing import Any
 
 from specdec.config.library import Library
 from specdec.config.strategy_spec import StrategySpec
-from specdec.interfaces.declarations import DrafterDeclaration
+from specdec.interfaces.declarations import DrafterDeclaration, Kind
 from specdec.interfaces.parts import PartOptions
 from specdec.interfaces.results import united
-from specdec.plugins.registry import Kind, Registry
-
-
-@dataclass(frozen=True, slots=True)
-class Catalog:
-    """The parts and files that specs may name.
-
-    trust_remote_code: whether whoever runs the specs consents to code that models bring; a spec cannot.
-    """
-
-    registry: Registry
-    library: Library
-    trust_remote_code: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,17 +5,18 @@ from pathlib import Path
 from typing import Any
 
 from specdec.config.compatibility_report import Fit, declaration_fault, fit
-from specdec.config.resolved_spec import Catalog, ResolvedPart, ResolvedSpec, with_parts
+from specdec.config.library import Catalog
+from specdec.config.resolved_spec import ResolvedPart, ResolvedSpec, with_parts
 from specdec.config.strategy_spec import Reading, StrategySpec, read_spec
 from specdec.errors import IncompatibleParts, PluginError, SpecdecError, SpecError
 from specdec.files.validation import validated
 from specdec.files.yaml_document import KeyPath, Origin, Problem, listed
 from specdec.interfaces.compatibility import NamedDeclaration
 from specdec.interfaces.consent import OPTION
-from specdec.interfaces.declarations import TargetDeclaration
+from specdec.interfaces.declarations import Kind, TargetDeclaration
 from specdec.interfaces.part_guard import PartGuard
 from specdec.interfaces.parts import BuildTools, Target
-from specdec.plugins.registry import BASES, Kind
+from specdec.plugins.registry import BASES
 
 
 def read(

@@ -126,3 +126,17 @@ class TargetDeclaration:
 
 
 ALL_SHAPES = frozenset(Shape)
+
+
+class Kind(StrEnum):
+    """The four kinds of part, by their key in a spec."""
+
+    TARGET = "target"
+    DRAFTER = "drafter"
+    TREE = "tree"
+    VERIFIER = "verifier"
+
+    @property
+    def plural(self) -> str:
+        """As `specdec list` calls them."""
+        return {"target": "targets", "drafter": "drafters", "tree": "builders", "verifier": "verifiers"}[self]

@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specdec.config.resolved_spec import Catalog, ResolvedSpec
+from specdec.config.library import Catalog
+from specdec.config.resolved_spec import ResolvedSpec
 from specdec.config.resolver import check, read
 from specdec.decoding.prompts import encode
 from specdec.errors import TargetMismatch
+from specdec.interfaces.declarations import Kind
 from specdec.interfaces.parts import Target
-from specdec.plugins.registry import Kind
 from specdec.sampling.keyed_noise import mix
 
 QUESTIONS = (

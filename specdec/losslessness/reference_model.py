@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from specdec.config.resolved_spec import ResolvedSpec
-from specdec.interfaces.declarations import Features
+from specdec.interfaces.declarations import Features, Kind
 from specdec.interfaces.parts import Target
-from specdec.plugins.registry import Kind
 
 Text = tuple[Sequence[int], int]
 """All tokens of a text, and the index of the first one whose distribution is wanted (at least 1)."""

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from specdec.config.resolved_spec import Catalog, ResolvedSpec
+from specdec.config.library import Catalog
+from specdec.config.resolved_spec import ResolvedSpec
 from specdec.errors import SpecdecError
 from specdec.losslessness.bitwise.level import prove_bitwise
 from specdec.losslessness.exact.level import prove_exact

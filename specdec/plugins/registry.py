@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -19,26 +18,13 @@ import pluggy
 
 from specdec.errors import PluginError, SpecdecWarning, UnknownPart, did_you_mean
 from specdec.files.paths import is_folder
+from specdec.interfaces.declarations import Kind
 from specdec.interfaces.parts import Drafter, PartOptions, Target, TreeBuilder, Verifier
 from specdec.interfaces.results import StepRecord
 from specdec.plugins import builtin, hookspecs
 
 DISABLE: Final = "SPECDEC_DISABLE_PLUGINS"
 """Environment variable: 1 turns off all third-party plug-ins, a comma-separated list those packages."""
-
-
-class Kind(StrEnum):
-    """The four kinds of part, by their key in a spec."""
-
-    TARGET = "target"
-    DRAFTER = "drafter"
-    TREE = "tree"
-    VERIFIER = "verifier"
-
-    @property
-    def plural(self) -> str:
-        """As `specdec list` calls them."""
-        return {"target": "targets", "drafter": "drafters", "tree": "builders", "verifier": "verifiers"}[self]
 
 
 _HOOKS: Final = MappingProxyType(

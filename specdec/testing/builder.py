@@ -6,13 +6,12 @@ from typing import Any
 from specdec.decoding.decoder import Decoder
 from specdec.drafters.ngram import NgramDrafter, NgramOptions
 from specdec.interfaces.compatibility import effective_draws
-from specdec.interfaces.declarations import Gives, Shape
+from specdec.interfaces.declarations import Gives, Kind, Shape
 from specdec.interfaces.parts import Drafter, PartOptions, TreeBuilder, Verifier
 from specdec.losslessness.exact.checked_rng import NotAFunctionOfItsDraws
 from specdec.losslessness.exact.enumeration import Draft, draft_distribution
 from specdec.losslessness.exact.guards import with_smaller_drafts
 from specdec.losslessness.exact.toy_models import StandIn, shown
-from specdec.plugins.registry import Kind
 from specdec.testing.draws import check_draws
 from specdec.testing.opening import Opened, opened, part_name
 from specdec.testing.places import Pair, prove_places

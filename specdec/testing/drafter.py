@@ -5,12 +5,11 @@ from typing import Any
 
 from specdec.decoding.contract_checks import ProposalCheck
 from specdec.decoding.decoder import Decoder
-from specdec.interfaces.declarations import DrafterDeclaration, Gives
+from specdec.interfaces.declarations import DrafterDeclaration, Gives, Kind
 from specdec.interfaces.part_guard import PartGuard
 from specdec.interfaces.parts import BuildTools, Drafter, PartOptions, TreeBuilder, Verifier
 from specdec.interfaces.proposals import Candidates, Distributions, Proposal
 from specdec.losslessness.exact.toy_models import StandIn
-from specdec.plugins.registry import Kind
 from specdec.testing.opening import Opened, opened, part_name
 from specdec.testing.proving import HOT, SMALL, WIDE, decoder_of, models_of, prove_loop, prove_steps, target_of
 from specdec.testing.report import Checked, CheckFailed

@@ -7,8 +7,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from specdec.config.compatibility_report import declaration_fault
+from specdec.interfaces.declarations import Kind
 from specdec.interfaces.parts import PartOptions
-from specdec.plugins.registry import BASES, Kind, broken_rule
+from specdec.plugins.registry import BASES, broken_rule
 from specdec.testing.report import Checked, CheckFailed
 
 

@@ -15,18 +15,7 @@ from specdec.losslessness.exact.ranked_table import RankedTable
 from specdec.losslessness.exact.toy_models import StandIn
 from specdec.losslessness.report import Instance
 from specdec.sampling.params import SamplingParams
-from specdec.testing.proving import (
-    GREEDY,
-    HOT,
-    SMALL,
-    Partner,
-    decoder_of,
-    judged,
-    misfit,
-    models_of,
-    table_drafter,
-    target_of,
-)
+from specdec.testing.proving import GREEDY, HOT, SMALL, Partner, decoder_of, judged, misfit, models_of, table_drafter, target_of
 from specdec.testing.report import Checked
 from specdec.tree_builders.chain import Chain, ChainOptions
 from specdec.tree_builders.coupled import Coupled, CoupledOptions

@@ -7,11 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdec.interfaces.declarations import Features
+from specdec.interfaces.declarations import Features, Kind
 from specdec.interfaces.part_guard import PartGuard
 from specdec.interfaces.parts import BuildTools, PartOptions, Target, TargetState
 from specdec.interfaces.results import Scored
-from specdec.plugins.registry import Kind
 from specdec.sampling.keyed_noise import mix
 from specdec.testing.opening import opened, part_name
 from specdec.testing.report import Checked, CheckFailed

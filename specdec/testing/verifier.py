@@ -6,9 +6,8 @@ from typing import Any
 import torch
 
 from specdec.errors import PluginError, SpecdecError
-from specdec.interfaces.declarations import Guarantee, Shape
+from specdec.interfaces.declarations import Guarantee, Kind, Shape
 from specdec.interfaces.parts import BuildTools, PartOptions, Verifier
-from specdec.plugins.registry import Kind
 from specdec.sampling.logits_warper import LogitsWarper
 from specdec.sampling.params import SamplingParams
 from specdec.sampling.rng import seeded

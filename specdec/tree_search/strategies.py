@@ -2,7 +2,7 @@
 
 from specdec.config.resolved_spec import ResolvedSpec
 from specdec.errors import SpecError
-from specdec.plugins.registry import Kind
+from specdec.interfaces.declarations import Kind
 from specdec.tree_builders.chain import ChainOptions
 from specdec.tree_builders.shape_options import ShapeOptions
 from specdec.trees.tree_shape import TreeShape

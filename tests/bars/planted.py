@@ -5,14 +5,14 @@ from typing import ClassVar
 
 import pluggy
 
-from specdec.config.library import library
-from specdec.config.resolved_spec import Catalog
+from specdec.config.library import Catalog, library
 from specdec.interfaces.declarations import Guarantee, Shape, VerifierDeclaration
 from specdec.interfaces.parts import PartOptions, Verifier
 from specdec.interfaces.results import Verdict
+from specdec.plugins import builtin as builtin_plugin
+from specdec.plugins import hookspecs
 from specdec.plugins.hookspecs import hookimpl
-from specdec.plugins.registry import builtin as builtin_plugin
-from specdec.plugins.registry import hookspecs, registry_of
+from specdec.plugins.registry import registry_of
 from specdec.trees.draft_tree import Draw
 
 ACCEPTS = frozenset({Draw.IID, Draw.WITHOUT_REPLACEMENT})

@@ -8,10 +8,9 @@ from pathlib import Path
 from planted import planted_workshop
 
 from specdec.config.resolver import check, read
-from specdec.interfaces.declarations import Guarantee
+from specdec.interfaces.declarations import Guarantee, Kind
 from specdec.losslessness.levels import Outcome
 from specdec.losslessness.sampled.level import prove_sampled
-from specdec.plugins.registry import Kind
 
 OTHER_Q = "sampling.draft={temperature: 0.7}"
 """The target drafts for itself at another temperature, so that q is not p."""

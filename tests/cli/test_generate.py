@@ -16,8 +16,8 @@ from specdec.cli.comparison import first_difference
 from specdec.compose import load
 from specdec.decoding.decoder import Decoder
 from specdec.errors import NumericsError
-from specdec.interfaces.declarations import Guarantee
-from specdec.plugins.registry import Kind, Registered, load_registry
+from specdec.interfaces.declarations import Guarantee, Kind
+from specdec.plugins.registry import Registered, load_registry
 from specdec.verifiers.match import Match
 
 SPEC = """\

@@ -10,16 +10,16 @@ from typer.testing import CliRunner
 
 from specdec.cli import app
 from specdec.compose import load_catalog
-from specdec.config.library import library
-from specdec.config.resolved_spec import Catalog
+from specdec.config.library import Catalog, library
 from specdec.config.resolver import check, read
 from specdec.interfaces.declarations import ALL_SHAPES, Guarantee, VerifierDeclaration
 from specdec.interfaces.parts import PartOptions, Verifier
 from specdec.interfaces.results import Verdict
 from specdec.losslessness.exact.strategy import prove_strategy
+from specdec.plugins import builtin as builtin_plugin
+from specdec.plugins import hookspecs
 from specdec.plugins.hookspecs import hookimpl
-from specdec.plugins.registry import builtin as builtin_plugin
-from specdec.plugins.registry import hookspecs, registry_of
+from specdec.plugins.registry import registry_of
 from specdec.trees.draft_tree import Draw
 
 

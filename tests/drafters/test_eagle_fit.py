@@ -17,11 +17,10 @@ from specdec.heads.formats.export import write_eagle, write_speculators
 from specdec.heads.fused_head import FusedHead
 from specdec.heads.loading import ready
 from specdec.heads.shared_weights import embeddings, lm_head_of, shared_rows
-from specdec.interfaces.declarations import DrafterDeclaration, Features, Gives
+from specdec.interfaces.declarations import DrafterDeclaration, Features, Gives, Kind
 from specdec.interfaces.parts import BuildTools
 from specdec.interfaces.proposals import DraftStart, Frontier
 from specdec.interfaces.results import HiddenStates
-from specdec.plugins.registry import Kind
 from specdec.targets.assembly import RunSettings, assemble
 from specdec.targets.huggingface import HuggingFaceTarget
 from specdec.targets.tabular import Tabular, TabularTargetOptions

@@ -9,11 +9,10 @@ from specdec.compose import load_catalog
 from specdec.config.resolver import check, read
 from specdec.drafters.mixture import MixtureDrafter, MixtureOptions
 from specdec.errors import IncompatibleParts, SpecError, TargetMismatch
-from specdec.interfaces.declarations import DrafterDeclaration, Features, Gives
+from specdec.interfaces.declarations import DrafterDeclaration, Features, Gives, Kind
 from specdec.interfaces.parts import BuildTools, Drafter, DraftSession, PartOptions
 from specdec.interfaces.proposals import Candidates, DraftStart, Frontier
 from specdec.interfaces.results import Committed, HiddenStates, Scored
-from specdec.plugins.registry import Kind
 from specdec.trees.draft_tree import TreeSketch
 
 TABLE = {"use": "tabular", "vocab": 6, "random": {"order": 3, "seed": 1, "sharpness": 3}}

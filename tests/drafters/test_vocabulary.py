@@ -2,7 +2,8 @@ import pytest
 
 from specdec.drafters.vocabulary import check_vocabularies
 from specdec.errors import SpecdecWarning, TargetMismatch
-from specdec.interfaces.parts import BuildTools, Target, TextCodec
+from specdec.interfaces.parts import BuildTools, Target
+from specdec.interfaces.text_codec import TextCodec
 from specdec.targets.tabular import Tabular as TabularTarget
 from specdec.targets.tabular import TabularTargetOptions
 

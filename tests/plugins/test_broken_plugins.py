@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 from specdec.cli.application import app
 from specdec.compose import load_catalog
 from specdec.errors import SpecdecWarning
-from specdec.plugins.registry import Kind, load_registry
+from specdec.interfaces.declarations import Kind
+from specdec.plugins.registry import load_registry
 
 LIBRARY = """
 from pathlib import Path

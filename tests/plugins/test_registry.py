@@ -7,15 +7,16 @@ import pluggy
 import pytest
 
 from specdec.compose import build
-from specdec.config.library import library
-from specdec.config.resolved_spec import Catalog
+from specdec.config.library import Catalog, library
 from specdec.config.resolver import check, read
 from specdec.drafters.none import NoDrafter
 from specdec.errors import PluginError, SpecdecWarning, UnknownPart
+from specdec.interfaces.declarations import Kind
 from specdec.interfaces.parts import PartOptions, Verifier
+from specdec.plugins import builtin as builtin_plugin
+from specdec.plugins import hookspecs
 from specdec.plugins.hookspecs import hookimpl
-from specdec.plugins.registry import Kind, Registry, hookspecs, load_registry, registry_of
-from specdec.plugins.registry import builtin as builtin_plugin
+from specdec.plugins.registry import Registry, load_registry, registry_of
 from specdec.verifiers.match import Match
 
 

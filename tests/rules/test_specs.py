@@ -9,7 +9,7 @@ from specdec.compose import build, load_catalog
 from specdec.config.resolver import check, read
 from specdec.config.strategy_spec import StrategySpec
 from specdec.errors import IncompatibleParts, SpecError
-from specdec.plugins.registry import Kind
+from specdec.interfaces.declarations import Kind
 
 GOLDEN = Path(__file__).parents[1] / "data" / "spec_defaults.json"
 TABLE = {"use": "tabular", "vocab": 6, "random": {"seed": 1}}

@@ -6,7 +6,8 @@ from specdec.drafters.model import ModelDrafter, ModelOptions
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.drafters.vocabulary import check_vocabularies
 from specdec.errors import TargetMismatch
-from specdec.interfaces.parts import BuildTools, TextCodec
+from specdec.interfaces.parts import BuildTools
+from specdec.interfaces.text_codec import TextCodec
 from specdec.losslessness.exact.enumeration import prove_step
 from specdec.sampling.params import SamplingParams
 from specdec.tree_builders.chain import Chain, ChainOptions

@@ -13,13 +13,14 @@ from specdec.interfaces.declarations import (
     DrafterDeclaration,
     Gives,
     Guarantee,
+    Kind,
     Shape,
     VerifierDeclaration,
 )
 from specdec.interfaces.parts import Drafter, DraftSession, PartOptions, TreeBuilder, Verifier
 from specdec.interfaces.proposals import Candidates, Distributions, Frontier
 from specdec.interfaces.results import Verdict
-from specdec.plugins.registry import Kind, load_registry
+from specdec.plugins.registry import load_registry
 from specdec.sampling.rng import SeededTargetRng
 from specdec.targets.tabular import Tabular as TabularTarget
 from specdec.targets.tabular import TabularTargetOptions

@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specdec.compose import build
-from specdec.config.resolved_spec import Catalog, ResolvedSpec
+from specdec.config.library import Catalog
+from specdec.config.resolved_spec import ResolvedSpec
 from specdec.config.resolver import check, read
 from specdec.decoding.decoder import Decoder
 from specdec.errors import SpecdecError, TargetMismatch
-from specdec.interfaces.declarations import Guarantee
+from specdec.interfaces.declarations import Guarantee, Kind
 from specdec.interfaces.results import Generation
 from specdec.losslessness.levels import Level, LevelResult, Outcome, Progress
 from specdec.losslessness.real_prompts import prompts_for, room
 from specdec.losslessness.runtime.near_ties import greedy
-from specdec.plugins.registry import Kind
 from specdec.sampling.keyed_noise import mix
 from specdec.trees.draft_tree import Draw
 

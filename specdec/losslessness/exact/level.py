@@ -4,12 +4,12 @@ import math
 import time
 from collections.abc import Iterator
 
-from specdec.config.resolved_spec import Catalog, ResolvedSpec
-from specdec.interfaces.declarations import Guarantee
+from specdec.config.library import Catalog
+from specdec.config.resolved_spec import ResolvedSpec
+from specdec.interfaces.declarations import Guarantee, Kind
 from specdec.losslessness.exact.strategy import prove_strategy
 from specdec.losslessness.levels import Level, LevelResult, Outcome, Progress
 from specdec.losslessness.report import StrategyProof
-from specdec.plugins.registry import Kind
 
 
 def prove_exact(

@@ -3,18 +3,18 @@
 from dataclasses import dataclass
 
 from specdec.compose import build
-from specdec.config.resolved_spec import Catalog, ResolvedSpec
+from specdec.config.library import Catalog
+from specdec.config.resolved_spec import ResolvedSpec
 from specdec.config.resolver import check, read
 from specdec.decoding.decoder import Decoder
 from specdec.drafters.tabular import Tabular, TabularDrafterOptions
 from specdec.errors import PluginError, SpecdecError
-from specdec.interfaces.declarations import Gives
+from specdec.interfaces.declarations import Gives, Kind
 from specdec.interfaces.parts import BuildTools
 from specdec.losslessness.exact.enumeration import step_size
 from specdec.losslessness.exact.guards import blamed
 from specdec.losslessness.exact.ranked_table import RankedTable
 from specdec.losslessness.exact.toy_models import StandIn, stand_in
-from specdec.plugins.registry import Kind
 from specdec.sampling.params import SamplingParams, TruncationParams
 
 SMALL_VOCAB = 16

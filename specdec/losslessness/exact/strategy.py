@@ -4,10 +4,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from specdec.config.resolved_spec import Catalog, ResolvedSpec
+from specdec.config.library import Catalog
+from specdec.config.resolved_spec import ResolvedSpec
 from specdec.decoding.decoder import Decoder
 from specdec.errors import PluginError
-from specdec.interfaces.declarations import Gives, Guarantee
+from specdec.interfaces.declarations import Gives, Guarantee, Kind
 from specdec.losslessness.exact.budget import RUN_PROMPT, RUN_TOKENS, Group, fitted, groups_for
 from specdec.losslessness.exact.checked_rng import NotAFunctionOfItsDraws, OutOfTime
 from specdec.losslessness.exact.distance import ExactProof
@@ -19,7 +20,6 @@ from specdec.losslessness.exact.runs import prove_run
 from specdec.losslessness.exact.shared_noise import NotTheTargetsDraws
 from specdec.losslessness.exact.toy_models import stand_in
 from specdec.losslessness.report import Instance, StrategyProof
-from specdec.plugins.registry import Kind
 from specdec.sampling.params import SamplingParams
 
 SECONDS = 20.0

@@ -3,7 +3,8 @@
 import time
 
 from specdec.compose import build
-from specdec.config.resolved_spec import Catalog, ResolvedSpec
+from specdec.config.library import Catalog
+from specdec.config.resolved_spec import ResolvedSpec
 from specdec.losslessness.external.callables import Answering
 from specdec.losslessness.external.distribution import judge_distribution
 from specdec.losslessness.external.near_ties import judge_ties

@@ -8,8 +8,7 @@ from specdec.losslessness.external.callables import ask, judged_part
 from specdec.losslessness.external.trial import Trial
 from specdec.losslessness.levels import Level, LevelResult, Outcome
 from specdec.losslessness.real_prompts import prompts_for, room
-from specdec.losslessness.runtime.level import LEAST_NOISE, NEAR_TIE
-from specdec.losslessness.runtime.near_ties import Ledger, listed
+from specdec.losslessness.runtime.near_ties import LEAST_NOISE, NEAR_TIE, Ledger, listed
 from specdec.losslessness.runtime.tree_checks import WIDTHS, wanted_features, width_noise
 from specdec.sampling.keyed_noise import mix
 from specdec.sampling.logits_warper import LogitsWarper

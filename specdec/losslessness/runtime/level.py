@@ -4,13 +4,15 @@ import time
 from dataclasses import dataclass, field
 
 from specdec.compose import build
-from specdec.config.resolved_spec import Catalog, ResolvedSpec
+from specdec.config.library import Catalog
+from specdec.config.resolved_spec import ResolvedSpec
 from specdec.decoding.decoder import Decoder
 from specdec.errors import NumericsError
+from specdec.interfaces.declarations import Kind
 from specdec.losslessness.levels import LevelResult, Progress
 from specdec.losslessness.real_prompts import prompts_for, replanned, room
 from specdec.losslessness.reference_model import Reference, reference_for
-from specdec.losslessness.runtime.near_ties import Ledger, greedy, teacher_force
+from specdec.losslessness.runtime.near_ties import LEAST_NOISE, NEAR_TIE, Ledger, greedy, teacher_force
 from specdec.losslessness.runtime.tree_checks import (
     ROWS,
     WIDTHS,
@@ -23,18 +25,11 @@ from specdec.losslessness.runtime.tree_checks import (
 )
 from specdec.losslessness.runtime.verdict import judged
 from specdec.losslessness.sampled.recording_drafter import Notes, overheard
-from specdec.plugins.registry import Kind
 from specdec.sampling.keyed_noise import mix
 from specdec.sampling.logits_warper import LogitsWarper
 
-NEAR_TIE = 2.0
-"""Times the width noise: a gap of more is a fault, whatever the text looks like."""
-
 SLACK = 8.0
 """Times the width noise that a tree, a cache or a feature may differ: the largest of many more numbers, from other shapes."""
-
-LEAST_NOISE = 1e-9
-"""Where a target makes no noise at all."""
 
 ANSWER_TOKENS, BATCH, NOISE_TEXTS = 32, 2, 2
 LENGTHS = (6, 11, 18)

@@ -9,9 +9,18 @@ from torch import Tensor
 
 from specdec.interfaces.declarations import Features
 from specdec.interfaces.parts import Target
-from specdec.losslessness.runtime.tree_checks import one_by_one
+from specdec.losslessness.runtime.tree_checks import (
+    one_by_one,
+)
 from specdec.sampling.logits_warper import LogitsWarper
 from specdec.sampling.params import SamplingParams
+
+NEAR_TIE = 2.0
+"""Times the width noise: a gap of more is a fault, whatever the text looks like."""
+
+LEAST_NOISE = 1e-9
+"""Where a target makes no noise at all."""
+
 
 LISTED = 50
 """Divergences that are listed one by one."""

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
-from specdec.interfaces.declarations import Guarantee
+from specdec.interfaces.declarations import Guarantee, Kind
 from specdec.losslessness.levels import Level, LevelResult, Outcome
 from specdec.losslessness.runtime.near_ties import Ledger, listed
-from specdec.plugins.registry import Kind
 
 if TYPE_CHECKING:
     from specdec.losslessness.runtime.level import RuntimeProof

@@ -12,11 +12,11 @@ from specdec.config.resolver import built
 from specdec.decoding.decoder import Decoder
 from specdec.drafters.tabular import Tabular as TabularDrafter
 from specdec.drafters.tabular import TabularDrafterOptions
+from specdec.interfaces.declarations import Kind
 from specdec.interfaces.parts import BuildTools, build_part
 from specdec.losslessness.sampled.evidence import Bets, Evidence, bets
 from specdec.losslessness.sampled.long_runs import RealRow
 from specdec.losslessness.sampled.statistics import Floats
-from specdec.plugins.registry import Kind
 from specdec.sampling.distribution import truncate
 from specdec.sampling.keyed_noise import mix, uniforms
 from specdec.sampling.params import SamplingParams

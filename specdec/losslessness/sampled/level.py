@@ -4,8 +4,9 @@ import time
 from dataclasses import dataclass, field, replace
 
 from specdec.compose import build
-from specdec.config.resolved_spec import Catalog, ResolvedSpec
-from specdec.interfaces.declarations import Gives, Guarantee
+from specdec.config.library import Catalog
+from specdec.config.resolved_spec import ResolvedSpec
+from specdec.interfaces.declarations import Gives, Guarantee, Kind
 from specdec.losslessness.levels import LevelResult, Progress
 from specdec.losslessness.real_prompts import prompts_for, replanned, room
 from specdec.losslessness.reference_model import reference_for
@@ -16,7 +17,6 @@ from specdec.losslessness.sampled.joint_distribution import WIDTH, JointRuns, jo
 from specdec.losslessness.sampled.long_runs import LongRuns
 from specdec.losslessness.sampled.statistics import FALSE_ALARM
 from specdec.losslessness.sampled.verdict import judged
-from specdec.plugins.registry import Kind
 
 LEAST_PREFIXES = 200
 """Real prefixes whose rows are memoised, at least."""

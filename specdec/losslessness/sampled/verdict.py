@@ -4,11 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specdec.interfaces.declarations import Guarantee
+from specdec.interfaces.declarations import Guarantee, Kind
 from specdec.losslessness.levels import Curve, Level, LevelResult, Outcome
 from specdec.losslessness.sampled.evidence import Decision, Evidence, Leaning, decide
 from specdec.losslessness.sampled.statistics import FALSE_ALARM, Floats
-from specdec.plugins.registry import Kind
 
 if TYPE_CHECKING:
     from specdec.losslessness.sampled.level import SampledProof

@@ -7,8 +7,7 @@ import pluggy
 import pytest
 import torch
 
-from specdec.config.library import library
-from specdec.config.resolved_spec import Catalog
+from specdec.config.library import Catalog, library
 from specdec.config.resolver import check, read
 from specdec.errors import PluginError
 from specdec.interfaces.declarations import (
@@ -23,9 +22,10 @@ from specdec.interfaces.parts import Drafter, DraftSession, PartOptions, TreeBui
 from specdec.interfaces.proposals import Distributions, Frontier
 from specdec.interfaces.results import Verdict
 from specdec.losslessness.exact.strategy import prove_strategy
+from specdec.plugins import builtin as builtin_plugin
+from specdec.plugins import hookspecs
 from specdec.plugins.hookspecs import hookimpl
-from specdec.plugins.registry import builtin as builtin_plugin
-from specdec.plugins.registry import hookspecs, registry_of
+from specdec.plugins.registry import registry_of
 from specdec.trees.draft_tree import Draw, TreeSketch
 from specdec.verifiers.base import siblings
 from specdec.verifiers.multi_round import MultiRound

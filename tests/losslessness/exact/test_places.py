@@ -5,6 +5,7 @@ import torch
 
 from specdec.compose import load_catalog
 from specdec.config.resolver import check, read
+from specdec.interfaces.declarations import Kind
 from specdec.losslessness.exact.coverage import Coverage
 from specdec.losslessness.exact.enumeration import sample_draft
 from specdec.losslessness.exact.on_tables import OnTables
@@ -13,7 +14,6 @@ from specdec.losslessness.exact.place_models import Siblings, place_model
 from specdec.losslessness.exact.places import declared_places, drafted_places, visible_places, words
 from specdec.losslessness.exact.runs import emitted_before
 from specdec.losslessness.exact.toy_models import shown
-from specdec.plugins.registry import Kind
 from specdec.trees.draft_tree import Draw, TreeSketch
 from specdec.trees.tree_shape import TreeShape
 
