@@ -75,10 +75,14 @@ def check(
     target: str | Path | Mapping[str, Any] | Target | None = None,
     set: Mapping[str, Any] | Sequence[str] = (),  # noqa: A002 - the command line's --set
     parts: Iterable[type[Any]] = (),
+    trust_remote_code: bool | None = None,
     **overrides: Any,
 ) -> ResolvedSpec:
-    """Shape, names and fit of what `load` would build, without weights. Arguments and errors are those of `load`."""
-    return _checked(source, load_catalog(parts=parts), target, set, overrides)
+    """Shape, names and fit of what `load` would build, without weights. Arguments and errors are those of `load`.
+
+    No code that a model brings is run, whatever `trust_remote_code` says: that only tells whether such a model is refused.
+    """
+    return _checked(source, load_catalog(parts=parts, trust_remote_code=trust_remote_code), target, set, overrides)
 
 
 def _checked(

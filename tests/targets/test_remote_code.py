@@ -92,6 +92,14 @@ def test_checking_runs_no_code_even_with_consent(where, model, marker, tmp_path)
     assert not marker.exists()
 
 
+def test_checking_in_python_takes_consent_and_runs_nothing(model, marker, tmp_path):
+    spec = spec_with("target", model, tmp_path)
+    with pytest.raises(SpecError, match="needs code of its own"):
+        compose.check(spec)
+    assert compose.check(spec, trust_remote_code=True).parts["target"].name == "huggingface"
+    assert not marker.exists()
+
+
 def test_the_callers_consent_runs_the_code(model, marker, tmp_path):
     decoder = specdec.load(spec_with("target", model, tmp_path), trust_remote_code=True)
     assert marker.read_text() == "ran"
