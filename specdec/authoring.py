@@ -39,7 +39,7 @@ from specdec.interfaces.proposals import (
     Proposal,
 )
 from specdec.interfaces.results import Committed, HiddenStates, Scored, StepRecord, TargetFacts, Verdict
-from specdec.interfaces.text_codec import TextCodec
+from specdec.interfaces.text_codec import PLAIN_CHAT, ChatFormat, TextCodec
 from specdec.plugins.hookspecs import hookimpl
 from specdec.sampling.distribution import TokenDist
 from specdec.sampling.logits_warper import TargetProbs
@@ -48,11 +48,13 @@ from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch, root_only
 from specdec.trees.tree_shape import TreeShape
 
 __all__ = [
+    "PLAIN_CHAT",
     "Answer",
     "Budget",
     "BuildTools",
     "BuilderDeclaration",
     "Candidates",
+    "ChatFormat",
     "CheckpointError",
     "Committed",
     "DataFile",

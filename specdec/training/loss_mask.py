@@ -6,8 +6,9 @@ included. A turn whose words the template changes cannot be told and is left out
 that it answers, as it was said.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from specdec.errors import SpecdecError, SpecError
@@ -47,16 +48,16 @@ class _Span:
     end: int
     closing: tuple[int, int] | None = None
 
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Where it begins and ends."""
+        return (self.begin, self.end, *(self.closing or ()))
+
 
 class LossMask:
     """Tells what the assistant said, by a tokenizer and its chat template."""
 
     def __init__(self, tokenizer: Any, chat_format: ChatFormat = PLAIN_CHAT) -> None:
-        if not tokenizer.is_fast:
-            raise SpecError(
-                f"{type(tokenizer).__name__} does not tell which characters a token covers, so that no mask can be made; a "
-                "tokenizer with a tokenizer.json would work"
-            )
         self._tokenizer = tokenizer
         self._format = chat_format
         self._template = ChatTemplate(tokenizer)
@@ -69,7 +70,7 @@ class LossMask:
         Raises:
             SpecError: For a conversation that the template refuses.
         """
-        if self._template.marks_answers:
+        if self._template.marks_answers and self._tokenizer.is_fast:
             return self._by_marks(messages)
         turns = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
         render: Rendering = self._text
@@ -126,8 +127,8 @@ class LossMask:
         return spans
 
     def _masked(self, text: str, messages: Sequence[Message], spans: Mapping[int, _Span | None]) -> MaskedText:
-        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        ids, offsets = list(encoded["input_ids"]), list(encoded["offset_mapping"])
+        found = [span for span in spans.values() if span is not None]
+        ids, offsets = self._tokens(text, {place for span in found for place in span.places})
         spoken = [False] * len(ids)
         left_out = []
         for turn, span in spans.items():
@@ -142,12 +143,31 @@ class LossMask:
                 spoken[place] = True
         return MaskedText(tuple(ids), tuple(spoken), tuple(left_out))
 
+    def _tokens(self, text: str, places: Collection[int]) -> tuple[list[int], list[tuple[int, int]]]:
+        """Ids, and for each the characters that it covers: those between two of `places` where the tokenizer does not say."""
+        if self._tokenizer.is_fast:
+            encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+            return list(encoded["input_ids"]), list(encoded["offset_mapping"])
+        ids = self._ids(text)
+        cuts = [(0, 0)]
+        for place in sorted(places):
+            for at in (place, len(text[:place].rstrip())):
+                before = self._ids(text[:at])
+                if at >= cuts[-1][0] and ids[: len(before)] == before:
+                    cuts.append((at, len(before)))
+                    break
+        pieces = pairwise([*cuts, (len(text), len(ids))])
+        return ids, [(begin, end) for (begin, first), (end, last) in pieces for _ in range(last - first)]
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
     def _holds(self, ids: Sequence[int], content: str) -> bool:
         """Whether tokens decode to a text with these words in it, spaces aside."""
         said = self._decoded(ids)
         if _without_spaces(content) in said:
             return True
-        return self._decoded(self._tokenizer(content, add_special_tokens=False)["input_ids"]) in said
+        return self._decoded(self._ids(content)) in said
 
     def _decoded(self, ids: Sequence[int]) -> str:
         text = self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)

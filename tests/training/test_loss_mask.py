@@ -136,9 +136,25 @@ def test_arguments_of_the_template_are_used():
         said(DROPS_THOUGHTS, QUESTION, ("assistant", "4"), arguments={"thinking": False})
 
 
-def test_a_tokenizer_that_does_not_tell_which_characters_its_tokens_cover_is_refused():
-    class Slow:
-        is_fast = False
+class Slow:
+    """A tokenizer that does not tell which characters its tokens cover."""
 
-    with pytest.raises(SpecError, match=r"Slow does not tell .* tokenizer\.json would work"):
-        LossMask(Slow())
+    is_fast = False
+
+    def __init__(self, template):
+        self._inner = bytes_tokenizer(template, plain=(" four",))
+
+    def __call__(self, text, *, add_special_tokens):
+        return self._inner(text, add_special_tokens=add_special_tokens)
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+
+@pytest.mark.parametrize("template", [CHATML, NO_PROMPT, INSTRUCT, MARKED, DROPS_THOUGHTS, OPEN])
+def test_a_tokenizer_that_does_not_tell_what_its_tokens_cover_gives_the_same_mask(template):
+    turns = talk(QUESTION, ("assistant", "<think>a</think>it is four"), ("user", "sure?"), ("assistant", "four"))
+    slow, fast = LossMask(Slow(template)).of(turns), LossMask(Slow(template)._inner).of(turns)
+    assert slow.token_ids == fast.token_ids
+    assert slow.spoken == fast.spoken
+    assert slow.left_out == fast.left_out
