@@ -1,43 +1,21 @@
 """Where names become objects: a spec is checked in shape, names and fit, then built into a decoder."""
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from specdec.config.library import Catalog, library
+from specdec.config.catalog import load_catalog
+from specdec.config.library import Catalog
 from specdec.config.resolved_spec import ResolvedPart, ResolvedSpec
 from specdec.config.resolver import built, read
 from specdec.config.resolver import check as checked
 from specdec.decoding.decoder import Decoder
-from specdec.errors import PluginError, SpecdecWarning, SpecError
+from specdec.errors import SpecError
 from specdec.files.paths import exists
-from specdec.interfaces.consent import consented
 from specdec.interfaces.declarations import Kind
 from specdec.interfaces.parts import BuildTools, Drafter, Target
-from specdec.plugins.registry import Registry, extended, load_registry, plugin_error
-
-
-def load_catalog(*, parts: Iterable[type[Any]] = (), trust_remote_code: bool | None = None) -> Catalog:
-    """Our parts and files and those of installed plug-ins; a plug-in that is broken is left out with a warning.
-
-    Args:
-        parts: Further part classes, such as those of a notebook, for this catalog alone.
-        trust_remote_code: Consent to code that models bring; None: what SPECDEC_TRUST_REMOTE_CODE says.
-    """
-    registry = extended(load_registry(), parts)
-    files, broken = library(), dict(registry.broken)
-    for folder, package in registry.libraries.items():
-        more = library((*files.folders[1:], folder))
-        try:
-            more.check()
-        except PluginError as error:
-            broken[package] = str(plugin_error(package, f": {error}"))
-            warnings.warn(f"left out: {broken[package]}", SpecdecWarning, stacklevel=2)
-        else:
-            files = more
-    return Catalog(replace(registry, broken=broken), files, consented(trust_remote_code))
+from specdec.plugins.registry import Registry
 
 
 def load(

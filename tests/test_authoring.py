@@ -7,7 +7,7 @@ import pytest
 
 import specdec
 from specdec import authoring
-from specdec.compose import load_catalog
+from specdec.config.catalog import load_catalog
 from specdec.errors import PluginError, SpecError
 from specdec.interfaces.declarations import Kind
 from specdec.verifiers.match import Match

@@ -8,13 +8,15 @@ import pytest
 import torch
 
 import specdec
-from specdec.compose import build, load_catalog
+from specdec.compose import build
+from specdec.config.catalog import load_catalog
 from specdec.config.library import Catalog, library
 from specdec.config.resolver import check, read
 from specdec.errors import IncompatibleParts, PluginError, SpecdecError, SpecError, UnknownPart
 from specdec.interfaces.declarations import BuilderDeclaration, Gives, Guarantee, Kind, Shape, TargetDeclaration
 from specdec.interfaces.parts import PartOptions, TreeBuilder
-from specdec.plugins.registry import Registered, load_registry
+from specdec.plugins.loading import load_registry
+from specdec.plugins.registry import Registered
 from specdec.trees.draft_tree import Draw
 
 TARGET = {"use": "tabular", "vocab": 3, "random": {"order": 1, "sharpness": 4.0}}

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from specdec.cli import app
-from specdec.compose import load_catalog
+from specdec.config.catalog import load_catalog
 from specdec.config.resolver import check, read
 
 ROOT = Path(__file__).parent.parent

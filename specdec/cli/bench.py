@@ -25,7 +25,7 @@ from specdec.cli.terminal import (
     print_json,
     template_arguments,
 )
-from specdec.compose import load_catalog
+from specdec.config.catalog import load_catalog
 from specdec.config.library import Catalog
 from specdec.errors import SpecError
 

@@ -9,7 +9,8 @@ import typer
 import yaml
 
 from specdec.cli.terminal import Json, Settings, Strategy, TargetModel, TrustRemoteCode, fail, guarded, print_json, print_table
-from specdec.compose import load_catalog, resolve
+from specdec.compose import resolve
+from specdec.config.catalog import load_catalog
 from specdec.config.json_schema import spec_schema
 from specdec.config.library import Catalog
 from specdec.errors import SpecdecError

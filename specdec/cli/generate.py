@@ -21,7 +21,8 @@ from specdec.cli.terminal import (
     print_json,
     template_arguments,
 )
-from specdec.compose import build, load_catalog, resolve
+from specdec.compose import build, resolve
+from specdec.config.catalog import load_catalog
 from specdec.config.resolved_spec import ResolvedSpec
 from specdec.decoding.decoder import Decoder, StreamEvent
 from specdec.decoding.requests import Request, prompt_ids

@@ -15,7 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from specdec.cli.output_files import claim_outputs
 from specdec.cli.terminal import Settings, Strategy, TargetModel, TrustRemoteCode, fail, guarded, print_table
-from specdec.compose import build, load_catalog, resolve
+from specdec.compose import build, resolve
+from specdec.config.catalog import load_catalog
 from specdec.config.library import SUFFIXES, Catalog
 from specdec.config.resolved_spec import ResolvedSpec
 from specdec.decoding.decoder import Decoder

@@ -7,7 +7,7 @@ import typer
 
 from specdec.cli.search import AcceptanceFile, CostFile
 from specdec.cli.terminal import Json, Settings, fail, guarded, print_json, print_table
-from specdec.compose import load_catalog
+from specdec.config.catalog import load_catalog
 from specdec.config.resolver import check, read
 from specdec.errors import SpecError
 from specdec.performance.acceptance_profile import AcceptanceProfile, read_acceptance

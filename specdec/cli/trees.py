@@ -9,7 +9,7 @@ from rich.tree import Tree
 
 from specdec.cli.search import search
 from specdec.cli.terminal import Json, guarded, print_json
-from specdec.compose import load_catalog
+from specdec.config.catalog import load_catalog
 from specdec.errors import SpecError, UnknownPart
 from specdec.files.paths import expanded, is_file
 from specdec.tree_search.formats import TreeFormat, guess_format, read_foreign, write_foreign

@@ -16,7 +16,8 @@ from rich.progress import Progress as Bar
 from specdec.cli import verify_options as options
 from specdec.cli.terminal import Json, Settings, TrustRemoteCode, fail, guarded, hold, print_json, print_table
 from specdec.cli.verify_options import WantedLevel
-from specdec.compose import load_catalog, resolve
+from specdec.compose import resolve
+from specdec.config.catalog import load_catalog
 from specdec.config.library import Catalog
 from specdec.config.resolved_spec import ResolvedSpec
 from specdec.errors import SpecdecError, SpecError

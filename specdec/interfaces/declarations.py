@@ -140,3 +140,8 @@ class Kind(StrEnum):
     def plural(self) -> str:
         """As `specdec list` calls them."""
         return {"target": "targets", "drafter": "drafters", "tree": "builders", "verifier": "verifiers"}[self]
+
+
+def context_in_words(max_positions: int | None, capped_because: str | None) -> str:
+    """The context's length, and why it ends there."""
+    return f"{max_positions} tokens" + (f" ({capped_because})" if capped_because else "")

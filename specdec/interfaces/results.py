@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from specdec.interfaces.declarations import Features, Guarantee
+from specdec.interfaces.declarations import Features, Guarantee, context_in_words
 from specdec.trees.draft_tree import DraftTree
 
 
@@ -197,8 +197,3 @@ class TargetFacts:
     def context(self) -> str:
         """The context in words, with what cut it short."""
         return context_in_words(self.max_positions, self.capped_because)
-
-
-def context_in_words(max_positions: int | None, capped_because: str | None) -> str:
-    """The context's length, and why it ends there."""
-    return f"{max_positions} tokens" + (f" ({capped_because})" if capped_because else "")

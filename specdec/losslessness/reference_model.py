@@ -10,6 +10,8 @@ from torch import Tensor
 from specdec.config.resolved_spec import ResolvedSpec
 from specdec.interfaces.declarations import Features, Kind
 from specdec.interfaces.parts import Target
+from specdec.interfaces.results import Scored
+from specdec.trees.draft_tree import root_only
 
 Text = tuple[Sequence[int], int]
 """All tokens of a text, and the index of the first one whose distribution is wanted (at least 1)."""
@@ -96,3 +98,13 @@ def _prefills(target: Target, text: Text) -> Tensor:
     tokens, first = text
     prefixes = [list(tokens[:end]) for end in range(first, len(tokens))]
     return torch.stack([target.prefill([prefix], Features()).scored[0].logits[0].cpu() for prefix in prefixes])
+
+
+def one_by_one(target: Target, text: Sequence[int], first: int, features: Features) -> dict[int, Scored]:
+    """By place in `text`, from `first` (at least 1) on, the answer after that token: plain decoding's forwards."""
+    state = target.prefill([list(text[:first])], features).state
+    found = {}
+    for place in range(first, len(text)):
+        found[place] = target.score(state, [root_only(text[place], place)])[0]
+        target.commit(state, [[]])
+    return found

@@ -7,30 +7,12 @@ from typing import Protocol, TypeVar
 from specdec.errors import SpecdecError, TargetMismatch
 from specdec.interfaces.declarations import Features
 from specdec.interfaces.parts import TargetState
-from specdec.interfaces.results import context_in_words
 from specdec.nn.tree_mask import RowNodes
+from specdec.targets.capability import Limits
 from specdec.targets.model_call import ModelCall
 from specdec.trees.draft_tree import DraftTree
 
 S = TypeVar("S", bound=TargetState)
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """max_positions: None for unbounded. no_trees_because: set where the model was seen to score only chains right.
-
-    capped_because: why the context ends there, where the model itself goes further.
-    """
-
-    max_positions: int | None
-    prefill_chunk: int
-    no_trees_because: str | None = None
-    capped_because: str | None = None
-
-    @property
-    def context(self) -> str:
-        """The context in words, with what cut it short."""
-        return context_in_words(self.max_positions, self.capped_because)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,10 @@ from typing import Any
 
 from specdec.errors import SpecdecWarning, TargetMismatch
 from specdec.interfaces.results import TargetFacts
-from specdec.targets.admission import Limits
 from specdec.targets.allocator import keep_freed_memory
 from specdec.targets.bitwise import BitwiseRuntime
 from specdec.targets.bitwise_loading import bitwise_runtime
-from specdec.targets.capability import mask_plan, no_trees_because, text_config
+from specdec.targets.capability import Limits, mask_plan, no_trees_because, text_config
 from specdec.targets.context import Context, context_of
 from specdec.targets.fusing import ForwardKind, fuse
 from specdec.targets.model_call import ModelCall

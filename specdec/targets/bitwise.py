@@ -15,18 +15,10 @@ from specdec.interfaces.declarations import Features
 from specdec.interfaces.parts import TargetState
 from specdec.interfaces.results import HiddenStates, Scored
 from specdec.nn.path_kv_cache import PathCache
-from specdec.targets.admission import (
-    Draft,
-    Limits,
-    check_features,
-    check_joined,
-    check_prompts,
-    kept_nodes,
-    new_nodes,
-    own_state,
-)
+from specdec.targets.admission import Draft, check_features, check_joined, check_prompts, kept_nodes, new_nodes, own_state
 from specdec.targets.bitwise_forward import SHORTEST, FixedForward, PlacedToken, path_length
 from specdec.targets.bitwise_proof import fault_at
+from specdec.targets.capability import Limits
 from specdec.trees.draft_tree import DraftTree
 
 

@@ -6,7 +6,7 @@ from specdec.errors import TargetMismatch
 from specdec.targets.bitwise import BitwiseRuntime
 from specdec.targets.bitwise_proof import proved_forward
 from specdec.targets.capability import no_trees_because, text_config
-from specdec.targets.runtime import TransformerRuntime
+from specdec.targets.probing import ProbedRuntime
 
 EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 FIXED_EXPERTS = "batched_mm"
@@ -21,7 +21,7 @@ def no_bitwise_because(config: Any) -> str | None:
     )
 
 
-def bitwise_runtime(runtime: TransformerRuntime) -> BitwiseRuntime:
+def bitwise_runtime(runtime: ProbedRuntime) -> BitwiseRuntime:
     """The same model in bitwise mode. Raises TargetMismatch where that is refused, with what was seen."""
     model, limits = runtime.call.model, runtime.limits
     if limits.no_trees_because is not None:

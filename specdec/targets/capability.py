@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specdec.errors import TargetMismatch
-from specdec.interfaces.declarations import TargetDeclaration
+from specdec.interfaces.declarations import TargetDeclaration, context_in_words
 from specdec.targets.context import context_of
 
 ATTENTION_KINDS = ("sdpa", "eager")
@@ -179,3 +179,21 @@ def declaration(
         no_decoding_because=refused,
         hidden_size=getattr(text, "hidden_size", None),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """max_positions: None for unbounded. no_trees_because: set where the model was seen to score only chains right.
+
+    capped_because: why the context ends there, where the model itself goes further.
+    """
+
+    max_positions: int | None
+    prefill_chunk: int
+    no_trees_because: str | None = None
+    capped_because: str | None = None
+
+    @property
+    def context(self) -> str:
+        """The context in words, with what cut it short."""
+        return context_in_words(self.max_positions, self.capped_because)

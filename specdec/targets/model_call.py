@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +14,6 @@ from specdec.interfaces.declarations import Features
 from specdec.interfaces.results import HiddenStates
 from specdec.nn.kv_cache import LayerShape
 from specdec.targets.capability import text_config
-from specdec.targets.compiled_forward import CompiledForward
-from specdec.targets.fused_forward import FusedForward
 
 HEAD_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 6e-2}
 """Relative to the largest logit."""
@@ -40,6 +38,18 @@ class _Caught:
     layers: dict[int, Tensor] = field(default_factory=dict)
 
 
+class OwnForward(Protocol):
+    """A forward of ours that takes the place of the model's own (fused, or compiled)."""
+
+    def __call__(
+        self, ids: Tensor, positions: Tensor, mask: Tensor, cache: Any, features: Features
+    ) -> tuple[Tensor, HiddenStates]:
+        """Post-norm states [rows, nodes, hidden], and the hidden states that were asked for."""
+
+    def head(self, states: Tensor) -> Tensor:
+        """[..., vocab] logits of post-norm states."""
+
+
 class ModelCall:
     """A loaded causal language model, and what must be known to call it: learned from one forward of two tokens."""
 
@@ -57,7 +67,7 @@ class ModelCall:
         self.takes_positions = "position_ids" in parameters
         self._takes_kept = "logits_to_keep" in parameters
         self.decoder: Any = model.get_decoder()
-        self.fused: FusedForward | CompiledForward | None = None
+        self.fused: OwnForward | None = None
         self._learn()
 
     def _learn(self) -> None:
@@ -125,7 +135,7 @@ class ModelCall:
 
     def _fused(
         self,
-        forward: FusedForward | CompiledForward,
+        forward: OwnForward,
         ids: Tensor,
         positions: Tensor,
         mask: Tensor,

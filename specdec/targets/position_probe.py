@@ -17,14 +17,13 @@ from specdec.targets.capability import text_config
 from specdec.targets.context import rope_settings
 from specdec.targets.masking import mask_argument
 from specdec.targets.model_call import FORWARD_FAULTS
-from specdec.targets.probe import TOLERANCE, example_tokens, logit_distance
-from specdec.targets.runtime import TransformerRuntime
+from specdec.targets.probing import TOLERANCE, ProbedRuntime, example_tokens, logit_distance
 
 FIRST, COUNT = 3, 6
 """Tokens of the first forward, and of both."""
 
 
-def position_fault(runtime: TransformerRuntime) -> str | None:
+def position_fault(runtime: ProbedRuntime) -> str | None:
     """What went wrong at which position; None where tokens have the logits there that they have alone."""
     if runtime.limits.no_trees_because is not None or not runtime.call.takes_positions:
         return None
@@ -43,7 +42,7 @@ def position_fault(runtime: TransformerRuntime) -> str | None:
     return None
 
 
-def _places(runtime: TransformerRuntime) -> Iterator[int]:
+def _places(runtime: ProbedRuntime) -> Iterator[int]:
     """First positions of the tokens that are tried: their middle lies where something may change."""
     text, limit = text_config(runtime.call.config), runtime.limits.max_positions
     settings = [text.to_dict(), *rope_settings(text)]
@@ -55,7 +54,7 @@ def _places(runtime: TransformerRuntime) -> Iterator[int]:
     yield from sorted(start for start in starts if start >= 0)
 
 
-def _distance(runtime: TransformerRuntime, place: int) -> float:
+def _distance(runtime: ProbedRuntime, place: int) -> float:
     """Between tokens alone, and in two forwards beside a sequence that begins at 0.
 
     In half precision, where one near-tie of a mixture's router moves one token far, the median of each sequence and forward.
@@ -78,7 +77,7 @@ def _distance(runtime: TransformerRuntime, place: int) -> float:
     )
 
 
-def _in_two_forwards(runtime: TransformerRuntime, ids: Tensor, positions: Tensor) -> Tensor:
+def _in_two_forwards(runtime: ProbedRuntime, ids: Tensor, positions: Tensor) -> Tensor:
     """[rows, tokens, vocab]. Slots are counted from 0 whatever the positions are."""
     from specdec.targets.cache_adapter import slot_cache
 

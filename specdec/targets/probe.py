@@ -3,7 +3,6 @@
 No flag tells which models break under an explicit mask (ALiBi ones do), so that a few short forwards have to.
 """
 
-from dataclasses import replace
 from statistics import median
 
 import torch
@@ -11,13 +10,9 @@ from torch import Tensor
 
 from specdec.errors import TargetMismatch
 from specdec.interfaces.declarations import Features
-from specdec.targets.bitwise import BitwiseRuntime
 from specdec.targets.model_call import FORWARD_FAULTS
-from specdec.targets.runtime import TransformerRuntime
+from specdec.targets.probing import TOLERANCE, ProbedRuntime, RuntimeT, example_tokens, logit_distance
 from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch
-
-TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 8e-2}
-"""Relative to the spread of the logits; what breaks a mask moves them by more."""
 
 SHORT_PREFIX = 8
 LONGEST_WINDOW = 512
@@ -27,14 +22,14 @@ BRANCHING = (-1, 0, 0, 1, 1, 2, 4)
 CHAIN = (-1, 0, 1, 2)
 
 
-def probed(runtime: TransformerRuntime) -> TransformerRuntime:
+def probed(runtime: RuntimeT) -> RuntimeT:
     """The runtime with what it was seen to be able to do. Raises TargetMismatch if even chains come out wrong."""
     chains = runtime
     if runtime.limits.no_trees_because is None:
         fault = tree_fault(runtime, BRANCHING)
         if fault is None:
             return runtime
-        chains = TransformerRuntime(runtime.call, runtime.masks, replace(runtime.limits, no_trees_because=fault))
+        chains = runtime.chains_only(fault)
     chain_fault = tree_fault(chains, CHAIN)
     if chain_fault is not None:
         raise TargetMismatch(
@@ -44,7 +39,7 @@ def probed(runtime: TransformerRuntime) -> TransformerRuntime:
     return chains
 
 
-def tree_fault(runtime: TransformerRuntime | BitwiseRuntime, parents: tuple[int, ...]) -> str | None:
+def tree_fault(runtime: ProbedRuntime, parents: tuple[int, ...]) -> str | None:
     """What went wrong when this tree was scored; None if nothing did."""
     prefix = example_tokens(_prefix_length(runtime), runtime.call.vocab_size, 3)
     tokens = example_tokens(len(parents), runtime.call.vocab_size, 11)
@@ -74,16 +69,11 @@ def tree_fault(runtime: TransformerRuntime | BitwiseRuntime, parents: tuple[int,
     return f"its logits on a small tree differ from those on its paths by {distance:.1g} of their spread"
 
 
-def _prefix_length(runtime: TransformerRuntime | BitwiseRuntime) -> int:
+def _prefix_length(runtime: ProbedRuntime) -> int:
     """Beyond the sliding window where that is short, within the context."""
     window, limit = runtime.masks.longest_window, runtime.limits.max_positions
     wanted = window + 8 if window is not None and window < LONGEST_WINDOW else SHORT_PREFIX
     return wanted if limit is None else max(1, min(wanted, limit - len(BRANCHING)))
-
-
-def example_tokens(count: int, vocab_size: int, stride: int) -> list[int]:
-    """Distinct enough, and the same every time."""
-    return [(7 + stride * (index + 1) ** 2) % vocab_size for index in range(count)]
 
 
 def _tree(parents: tuple[int, ...], tokens: list[int], position: int) -> DraftTree:
@@ -93,7 +83,7 @@ def _tree(parents: tuple[int, ...], tokens: list[int], position: int) -> DraftTr
     return sketch.freeze(Draw.DETERMINISTIC)
 
 
-def _plain(runtime: TransformerRuntime | BitwiseRuntime, sequences: list[list[int]]) -> list[Tensor]:
+def _plain(runtime: ProbedRuntime, sequences: list[list[int]]) -> list[Tensor]:
     """[tokens, vocab] by sequence from one plain forward of the unmodified model, without cache, mask or positions of ours.
 
     Shorter sequences are padded on the right, where a causal model does not look.
@@ -103,11 +93,3 @@ def _plain(runtime: TransformerRuntime | BitwiseRuntime, sequences: list[list[in
     with torch.no_grad():
         logits = runtime.call.model(input_ids=torch.tensor(padded, device=runtime.call.device), use_cache=False).logits
     return [row[: len(sequence)] for row, sequence in zip(logits, sequences, strict=True)]
-
-
-def logit_distance(expected: Tensor, got: Tensor) -> float:
-    """Largest difference relative to the spread of the expected logits; infinite for NaN."""
-    expected, got = expected.double(), got.double().to(expected.device)
-    spread = float(expected.std().clamp_min(1e-12))
-    distance = float((expected - got).abs().max()) / (spread * 10)
-    return distance if distance == distance else float("inf")

@@ -1,7 +1,7 @@
 """The transformer behind every target that runs on transformers: prefill, tree scoring, commit."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,17 +14,8 @@ from specdec.interfaces.results import HiddenStates, Scored
 from specdec.nn.kv_cache import KvCache
 from specdec.nn.prefill_batches import prompt_batches
 from specdec.nn.tree_mask import RowNodes, chain_mask, tree_mask, tree_positions
-from specdec.targets.admission import (
-    Draft,
-    Limits,
-    check_features,
-    check_joined,
-    check_prompts,
-    kept_nodes,
-    new_nodes,
-    own_state,
-)
-from specdec.targets.capability import MaskPlan
+from specdec.targets.admission import Draft, check_features, check_joined, check_prompts, kept_nodes, new_nodes, own_state
+from specdec.targets.capability import Limits, MaskPlan
 from specdec.targets.masking import mask_argument
 from specdec.targets.model_call import ModelCall, ModelOutput
 from specdec.trees.draft_tree import DraftTree
@@ -68,6 +59,10 @@ class TransformerRuntime:
         self.call = call
         self.masks = masks
         self.limits = limits
+
+    def chains_only(self, because: str) -> "TransformerRuntime":
+        """The same runtime for chains: trees are refused with the reason."""
+        return TransformerRuntime(self.call, self.masks, replace(self.limits, no_trees_because=because))
 
     def prefill(self, prompts: Sequence[Sequence[int]], features: Features) -> tuple[TransformerState, tuple[Scored, ...]]:
         """A fresh state, and the answer at each prompt's last token.

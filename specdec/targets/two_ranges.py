@@ -7,7 +7,7 @@ over the crossing is scored twice, and each node's answer taken from the factors
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,9 +17,8 @@ from specdec.interfaces.declarations import Features
 from specdec.interfaces.parts import TargetState
 from specdec.interfaces.results import HiddenStates, Scored
 from specdec.targets.admission import Draft, check_joined, check_prompts, kept_nodes, new_nodes, own_state
-from specdec.targets.bitwise import BitwiseRuntime
+from specdec.targets.probing import ProbedRuntime
 from specdec.targets.rotary import LongFactors
-from specdec.targets.runtime import TransformerRuntime
 from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch
 
 
@@ -57,10 +56,23 @@ class TwoRangeState(TargetState):
                     raise NumericsError(f"rows of {self.lengths} tokens; the cache holds {part.state.lengths}")
 
 
+class InnerRuntime(ProbedRuntime, Protocol):
+    """The runtime that scores each of the two ranges."""
+
+    def keep(self, state: Any, rows: Sequence[int]) -> None:
+        """Drop all rows but these."""
+
+    def fork(self, state: Any, copies: Sequence[int]) -> Any:
+        """A state with copies of rows."""
+
+    def join(self, state: Any, other: Any) -> None:
+        """Append another state's rows."""
+
+
 class TwoRangeRuntime:
     """Runs `inner` on sequences apart by the factors that they have. original: tokens up to which these are the short ones."""
 
-    def __init__(self, inner: TransformerRuntime | BitwiseRuntime, factors: LongFactors, original: int) -> None:
+    def __init__(self, inner: InnerRuntime, factors: LongFactors, original: int) -> None:
         self.call, self.masks, self.limits = inner.call, inner.masks, inner.limits
         self.original = original
         self._inner: Any = inner

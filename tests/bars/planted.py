@@ -12,7 +12,7 @@ from specdec.interfaces.results import Verdict
 from specdec.plugins import builtin as builtin_plugin
 from specdec.plugins import hookspecs
 from specdec.plugins.hookspecs import hookimpl
-from specdec.plugins.registry import registry_of
+from specdec.plugins.loading import registry_of
 from specdec.trees.draft_tree import Draw
 
 ACCEPTS = frozenset({Draw.IID, Draw.WITHOUT_REPLACEMENT})

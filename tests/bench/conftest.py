@@ -10,7 +10,7 @@ from specdec.bench.prompts import Selection, read_questions
 from specdec.bench.results import ResultsFile, read_results
 from specdec.bench.run import Bench
 from specdec.bench.settings import BenchSettings
-from specdec.compose import load_catalog
+from specdec.config.catalog import load_catalog
 
 TARGET = "{use: tabular, vocab: 26, random: {order: 1, sharpness: 4.0}}"
 SPECS = {

@@ -9,7 +9,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from specdec.bench.contender import Task, run_task
 from specdec.bench.contenders import Choice, Lineup
-from specdec.compose import load, load_catalog
+from specdec.compose import load
+from specdec.config.catalog import load_catalog
 from specdec.errors import SpecdecWarning, SpecError
 from specdec.sampling.params import SamplingParams
 

@@ -10,7 +10,8 @@ from specdec.bench.contender import Task, run_task
 from specdec.bench.contenders import Choice, Lineup
 from specdec.bench.measurements import Header
 from specdec.bench.results import ResultsFile, read_results
-from specdec.compose import load, load_catalog
+from specdec.compose import load
+from specdec.config.catalog import load_catalog
 from specdec.errors import SpecdecWarning, SpecError
 from specdec.sampling.params import SamplingParams
 

@@ -8,7 +8,7 @@ import yaml
 from typer.testing import CliRunner
 
 from specdec.cli import app
-from specdec.compose import load_catalog
+from specdec.config.catalog import load_catalog
 from specdec.config.resolver import check, read
 
 

@@ -17,7 +17,8 @@ from specdec.compose import load
 from specdec.decoding.decoder import Decoder
 from specdec.errors import NumericsError
 from specdec.interfaces.declarations import Guarantee, Kind
-from specdec.plugins.registry import Registered, load_registry
+from specdec.plugins.loading import load_registry
+from specdec.plugins.registry import Registered
 from specdec.verifiers.match import Match
 
 SPEC = """\
@@ -146,7 +147,7 @@ def test_a_lossy_strategy_is_not_expected_to_give_the_same_ids_nor_the_same_dist
     ours = load_registry("1")
     verifiers = {**ours.parts[Kind.VERIFIER], "wrong": Registered(Wrong, "test")}
     registry = replace(ours, parts={**ours.parts, Kind.VERIFIER: verifiers})
-    monkeypatch.setattr("specdec.compose.load_registry", lambda: registry)
+    monkeypatch.setattr("specdec.config.catalog.load_registry", lambda: registry)
     options = ["--set", "verifier.use=wrong", "--set", "allow_lossy=true", "--set", f"sampling.temperature={temperature}"]
     facts = report(letters, "ab", *options, "--compare")["compare"]
     assert not facts["same_ids"]

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from specdec.cli import app
-from specdec.compose import load_catalog
+from specdec.config.catalog import load_catalog
 from specdec.config.library import Catalog, library
 from specdec.config.resolver import check, read
 from specdec.interfaces.declarations import ALL_SHAPES, Guarantee, VerifierDeclaration
@@ -19,7 +19,7 @@ from specdec.losslessness.exact.strategy import prove_strategy
 from specdec.plugins import builtin as builtin_plugin
 from specdec.plugins import hookspecs
 from specdec.plugins.hookspecs import hookimpl
-from specdec.plugins.registry import registry_of
+from specdec.plugins.loading import registry_of
 from specdec.trees.draft_tree import Draw
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 import specdec
-from specdec.compose import load_catalog
+from specdec.config.catalog import load_catalog
 from specdec.config.resolver import check, read
 from specdec.drafters.mixture import MixtureDrafter, MixtureOptions
 from specdec.errors import IncompatibleParts, SpecError, TargetMismatch

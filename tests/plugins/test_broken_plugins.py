@@ -8,10 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from specdec.cli.application import app
-from specdec.compose import load_catalog
+from specdec.config.catalog import load_catalog
 from specdec.errors import SpecdecWarning
 from specdec.interfaces.declarations import Kind
-from specdec.plugins.registry import load_registry
+from specdec.plugins.loading import load_registry
 
 LIBRARY = """
 from pathlib import Path

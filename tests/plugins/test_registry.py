@@ -16,7 +16,8 @@ from specdec.interfaces.parts import PartOptions, Verifier
 from specdec.plugins import builtin as builtin_plugin
 from specdec.plugins import hookspecs
 from specdec.plugins.hookspecs import hookimpl
-from specdec.plugins.registry import Registry, load_registry, registry_of
+from specdec.plugins.loading import load_registry, registry_of
+from specdec.plugins.registry import Registry
 from specdec.verifiers.match import Match
 
 

@@ -3,7 +3,7 @@
 import pytest
 from transformers import AutoConfig
 
-from specdec.compose import load_catalog
+from specdec.config.catalog import load_catalog
 from specdec.config.resolver import check, read
 from specdec.decoding.requests import Request
 from specdec.drafters.ngram import NgramDrafter, NgramOptions

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from specdec.compose import build, load_catalog
+from specdec.compose import build
+from specdec.config.catalog import load_catalog
 from specdec.config.resolver import check, read
 from specdec.config.strategy_spec import StrategySpec
 from specdec.errors import IncompatibleParts, SpecError

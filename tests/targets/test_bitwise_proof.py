@@ -5,13 +5,12 @@ import torch
 
 from specdec.errors import NumericsError, TargetMismatch
 from specdec.interfaces.declarations import Features
-from specdec.targets.admission import Limits
 from specdec.targets.assembly import RunSettings, assemble
 from specdec.targets.bitwise import BitwiseRuntime
 from specdec.targets.bitwise_forward import SHORTEST, FixedForward
 from specdec.targets.bitwise_loading import no_bitwise_because
 from specdec.targets.bitwise_proof import WIDTHS, fault_at, proved_forward
-from specdec.targets.capability import mask_plan
+from specdec.targets.capability import Limits, mask_plan
 from specdec.targets.model_call import ModelCall
 from specdec.trees.draft_tree import root_only
 

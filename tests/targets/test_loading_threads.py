@@ -10,7 +10,7 @@ from transformers.utils import logging
 import specdec
 from specdec.errors import CheckpointError, TargetMismatch
 from specdec.interfaces.parts import BuildTools
-from specdec.plugins.registry import load_registry
+from specdec.plugins.loading import load_registry
 from specdec.targets.huggingface import HuggingFaceOptions, HuggingFaceTarget
 from specdec.targets.loading import load_model
 

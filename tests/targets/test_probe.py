@@ -3,8 +3,7 @@ import torch
 
 from specdec.errors import TargetMismatch
 from specdec.interfaces.declarations import Features
-from specdec.targets.admission import Limits
-from specdec.targets.capability import MaskPlan
+from specdec.targets.capability import Limits, MaskPlan
 from specdec.targets.model_call import ModelCall
 from specdec.targets.probe import probed
 from specdec.targets.runtime import TransformerRuntime

@@ -20,7 +20,7 @@ from specdec.interfaces.declarations import (
 from specdec.interfaces.parts import Drafter, DraftSession, PartOptions, TreeBuilder, Verifier
 from specdec.interfaces.proposals import Candidates, Distributions, Frontier
 from specdec.interfaces.results import Verdict
-from specdec.plugins.registry import load_registry
+from specdec.plugins.loading import load_registry
 from specdec.sampling.rng import SeededTargetRng
 from specdec.targets.tabular import Tabular as TabularTarget
 from specdec.targets.tabular import TabularTargetOptions

@@ -9,9 +9,7 @@ from torch import Tensor
 
 from specdec.interfaces.declarations import Features
 from specdec.interfaces.parts import Target
-from specdec.losslessness.runtime.tree_checks import (
-    one_by_one,
-)
+from specdec.losslessness.reference_model import one_by_one
 from specdec.sampling.logits_warper import LogitsWarper
 from specdec.sampling.params import SamplingParams
 

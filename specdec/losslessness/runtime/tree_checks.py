@@ -9,7 +9,7 @@ from torch import Tensor
 from specdec.interfaces.declarations import Features
 from specdec.interfaces.parts import Target, TargetState
 from specdec.interfaces.results import HiddenStates, Scored
-from specdec.losslessness.reference_model import Reference
+from specdec.losslessness.reference_model import Reference, one_by_one
 from specdec.sampling.keyed_noise import mix
 from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch, root_only
 
@@ -67,16 +67,6 @@ def width_noise(target: Target, text: Sequence[int], first: int, features: Featu
                 noise.hidden = max(noise.hidden, hidden_apart(ours, theirs))
                 noise.tokens += 1
     return noise
-
-
-def one_by_one(target: Target, text: Sequence[int], first: int, features: Features) -> dict[int, Scored]:
-    """By place in `text`, from `first` (at least 1) on, the answer after that token: plain decoding's forwards."""
-    state = target.prefill([list(text[:first])], features).state
-    found = {}
-    for place in range(first, len(text)):
-        found[place] = target.score(state, [root_only(text[place], place)])[0]
-        target.commit(state, [[]])
-    return found
 
 
 def check_trees(

@@ -1,6 +1,7 @@
 import pytest
 
-from specdec.compose import build, load_catalog
+from specdec.compose import build
+from specdec.config.catalog import load_catalog
 from specdec.config.resolver import check, read
 from specdec.losslessness.bitwise.level import Compared, _enter, prove_bitwise
 from specdec.losslessness.levels import Outcome

@@ -8,7 +8,7 @@ from tabular_cases import Case, tabular_decoder
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.interfaces.declarations import Guarantee, Kind, Shape
 from specdec.losslessness.exact.enumeration import prove_step
-from specdec.plugins.registry import load_registry
+from specdec.plugins.loading import load_registry
 from specdec.targets.tabular import TabularTargetOptions
 from specdec.tree_builders.coupled import Coupled, CoupledOptions
 from specdec.tree_builders.fixed import Fixed, FixedOptions

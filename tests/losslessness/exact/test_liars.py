@@ -25,7 +25,7 @@ from specdec.losslessness.exact.strategy import prove_strategy
 from specdec.plugins import builtin as builtin_plugin
 from specdec.plugins import hookspecs
 from specdec.plugins.hookspecs import hookimpl
-from specdec.plugins.registry import registry_of
+from specdec.plugins.loading import registry_of
 from specdec.trees.draft_tree import Draw, TreeSketch
 from specdec.verifiers.base import siblings
 from specdec.verifiers.multi_round import MultiRound

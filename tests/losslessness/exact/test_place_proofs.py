@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import specdec.cli.verify
 from specdec.cli import app
-from specdec.compose import load_catalog
+from specdec.config.catalog import load_catalog
 from specdec.config.library import Catalog, library
 from specdec.config.resolver import check, read
 from specdec.interfaces.declarations import ALL_SHAPES, Kind, VerifierDeclaration
@@ -24,7 +24,7 @@ from specdec.losslessness.exact.place_proofs import PlaceProver
 from specdec.losslessness.exact.strategy import SECONDS
 from specdec.plugins import builtin, hookspecs
 from specdec.plugins.hookspecs import hookimpl
-from specdec.plugins.registry import registry_of
+from specdec.plugins.loading import registry_of
 from specdec.testing.proving import HOT, decoder_of, table_drafter, target_of
 from specdec.tree_builders.fixed import Fixed, FixedOptions
 from specdec.tree_builders.sampled import Sampled, SampledOptions

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specdec.compose import load_catalog
+from specdec.config.catalog import load_catalog
 from specdec.config.resolver import check, read
 from specdec.interfaces.declarations import Kind
 from specdec.losslessness.exact.coverage import Coverage

@@ -4,7 +4,7 @@ import pytest
 import torch
 from tabular_cases import drawn_case, tabular_decoder
 
-from specdec.compose import load_catalog
+from specdec.config.catalog import load_catalog
 from specdec.config.resolver import check, read
 from specdec.decoding.decoder import Decoder
 from specdec.errors import PluginError, SpecdecError

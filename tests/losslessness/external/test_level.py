@@ -5,7 +5,7 @@ import torch
 from transformers import LlamaForCausalLM
 from transformers.generation.candidate_generator import CandidateGenerator
 
-from specdec.compose import load_catalog
+from specdec.config.catalog import load_catalog
 from specdec.config.resolver import check, read
 from specdec.errors import PluginError
 from specdec.losslessness.external.level import prove_callable

@@ -1,23 +1,17 @@
 import pytest
 import torch
 
-from specdec.compose import build, load_catalog
+from specdec.compose import build
+from specdec.config.catalog import load_catalog
 from specdec.config.resolver import check, read
 from specdec.interfaces.declarations import Features
 from specdec.interfaces.parts import PartOptions, Target
 from specdec.interfaces.results import HiddenStates, Scored
 from specdec.losslessness.levels import Outcome
-from specdec.losslessness.reference_model import reference_for
+from specdec.losslessness.reference_model import one_by_one, reference_for
 from specdec.losslessness.runtime.level import prove_runtime
 from specdec.losslessness.runtime.near_ties import Ledger, greedy, teacher_force
-from specdec.losslessness.runtime.tree_checks import (
-    TreeDifferences,
-    check_trees,
-    one_by_one,
-    random_tree,
-    wanted_features,
-    width_noise,
-)
+from specdec.losslessness.runtime.tree_checks import TreeDifferences, check_trees, random_tree, wanted_features, width_noise
 from specdec.sampling.logits_warper import LogitsWarper
 from specdec.trees.draft_tree import validate
 

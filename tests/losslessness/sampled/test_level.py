@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from specdec.compose import build, load_catalog
+from specdec.compose import build
+from specdec.config.catalog import load_catalog
 from specdec.config.resolver import check, read
 from specdec.losslessness.levels import Outcome
 from specdec.losslessness.real_prompts import prompts_for, room
