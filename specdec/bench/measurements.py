@@ -2,10 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import Field
 
 PLAIN = "plain"
 """The contender that speed-ups are against: the target without a drafter."""
+
+Count: TypeAlias = Annotated[int, Field(ge=0)]
+"""Ranges are for reading files: what is measured here is in them."""
+
+Seconds: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,9 +20,9 @@ class Cell:
     """One setting. dtype: None where it is the strategy's own. queue: questions for each place of a batch."""
 
     dtype: str | None
-    temperature: float
-    batch_size: int
-    queue: int = 1
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    batch_size: Annotated[int, Field(ge=1)]
+    queue: Annotated[int, Field(ge=1)] = 1
 
     @property
     def words(self) -> str:
@@ -34,15 +41,26 @@ class Counts:
     steps: tokens given by each of the forwards.
     """
 
-    forwards: int
-    committed: int
-    drafted: int = 0
-    accepted: int = 0
-    tested_at: tuple[int, ...] = ()
-    accepted_at: tuple[int, ...] = ()
-    offered_at_rank: tuple[int, ...] = ()
-    accepted_at_rank: tuple[int, ...] = ()
-    steps: tuple[int, ...] = ()
+    forwards: Count
+    committed: Count
+    drafted: Count = 0
+    accepted: Count = 0
+    tested_at: tuple[Count, ...] = ()
+    accepted_at: tuple[Count, ...] = ()
+    offered_at_rank: tuple[Count, ...] = ()
+    accepted_at_rank: tuple[Count, ...] = ()
+    steps: tuple[Count, ...] = ()
+
+    def problem(self) -> str | None:
+        """Which counts contradict each other, in words."""
+        if self.accepted > self.drafted:
+            return f"accepted {self.accepted} of {self.drafted} drafted"
+        pairs = (("accepted_at", "tested_at"), ("accepted_at_rank", "offered_at_rank"))
+        for name, of in pairs:
+            some, all_ = getattr(self, name), getattr(self, of)
+            if len(some) != len(all_) or any(a > b for a, b in zip(some, all_, strict=False)):
+                return f"{name} is not as long as {of}, or larger somewhere"
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +68,10 @@ class Answer:
     """One answer. tokens: emitted ids, a final stop token included; text: None for a target without a tokenizer."""
 
     question: str
-    turn: int
+    turn: Count
     category: str
-    prompt_tokens: int
-    tokens: tuple[int, ...]
+    prompt_tokens: Count
+    tokens: tuple[Count, ...]
     text: str | None
     counts: Counts | None = None
     number: int | str | None = None
@@ -71,13 +89,13 @@ class Measurement:
 
     cell: Cell
     contender: str
-    group: int
-    turn: int
-    seconds: float
-    first_token_seconds: float | None
+    group: Count
+    turn: Count
+    seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    first_token_seconds: Seconds | None
     answers: tuple[Answer, ...]
-    phases: Mapping[str, float] = field(default_factory=dict)
-    peak_bytes: int | None = None
+    phases: Mapping[str, Seconds] = field(default_factory=dict)
+    peak_bytes: Count | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -95,7 +113,7 @@ class Header:
     """What was set up: `plan` (settings and prompts), `contenders` (resolved spec or settings of each), and where it ran."""
 
     plan: Mapping[str, Any]
-    contenders: Mapping[str, Any]
+    contenders: Mapping[str, Mapping[str, Any]]
     provenance: Mapping[str, Any]
 
 

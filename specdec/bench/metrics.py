@@ -179,9 +179,9 @@ def draft_figures(counts: Sequence[Counts]) -> DraftFigures | None:
     return DraftFigures(
         tau=sum(c.committed for c in counts) / forwards if forwards else None,
         draft_acceptance_rate=sum(c.accepted for c in counts) / drafted if drafted else None,
-        acceptance_by_depth=tuple(a / t for a, t in zip(taken, tested, strict=True)),
+        acceptance_by_depth=tuple(a / max(t, 1) for a, t in zip(taken, tested, strict=True)),
         tested_by_depth=tuple(tested),
-        acceptance_by_rank=tuple(a / t for a, t in zip(chosen, offered, strict=True)),
+        acceptance_by_rank=tuple(a / max(t, 1) for a, t in zip(chosen, offered, strict=True)),
     )
 
 

@@ -77,7 +77,7 @@ def _phases(axes: Any, found: Sequence[Summary]) -> str | None:
     left = [0.0] * len(shown)
     places = range(len(shown) - 1, -1, -1)
     for name in names:
-        widths = [1e3 * s.phases.get(name, 0.0) * s.seconds / s.num_tokens for s in shown]
+        widths = [1e3 * s.phases.get(name, 0.0) * s.seconds / max(1, s.num_tokens) for s in shown]
         axes.barh(places, widths, left=left, height=0.65, label=name)
         left = [a + b for a, b in zip(left, widths, strict=True)]
     axes.set_yticks(places, [s.contender for s in shown])

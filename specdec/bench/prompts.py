@@ -1,7 +1,6 @@
 """Questions from JSON lines, as Spec-Bench, MT-bench, GSM8K and chat data sets write them."""
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 from specdec.decoding.prompts import ROLES
 from specdec.errors import SpecError, did_you_mean
+from specdec.files.jsonl import parse_json, text_lines
 
 KEYS = ("turns", "messages", "prompt", "question")
 """Where a line may have its question, looked at in this order."""
@@ -71,17 +71,11 @@ def _cut(question: Question, turns: int | None) -> Question:
 
 
 def _questions(path: Path) -> Iterator[Question]:
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path}: cannot be read: {error}") from error
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        where = f"{path}:{number}"
+    for where, line in text_lines(path):
+        number = int(where.rpartition(":")[2])
         try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
+            record = parse_json(line)
+        except ValueError as error:
             raise SpecError(f"{where}: no JSON: {error}; expected one object a line") from error
         if not isinstance(record, dict):
             raise SpecError(f"{where}: got {type(record).__name__}, expected an object")

@@ -9,8 +9,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from pydantic import TypeAdapter
+from typing_extensions import TypedDict
 
 from specdec.bench.measurements import Header, Measurement, Results
+from specdec.bench.prompts import PromptFile
 from specdec.errors import SpecError
 from specdec.files.atomic import write_whole, writing
 from specdec.files.jsonl import append_lines, checked, cut_unfinished_line, parsed, whole_lines
@@ -21,7 +23,31 @@ FORMAT = 1
 
 BEGINNING = b'{"header": '
 KINDS = ("header", "resumed", "measurement")
-_HEADERS, _MEASUREMENTS = TypeAdapter(Header), TypeAdapter(Measurement)
+_HEADERS, _MEASUREMENTS, _RESUMED = TypeAdapter(Header), TypeAdapter(Measurement), TypeAdapter(Mapping[str, Any])
+
+
+class _Plan(TypedDict, total=False):
+    """What reports read of a header's plan."""
+
+    prompts: list[PromptFile]
+    settings: dict[str, Any]
+
+
+class _Verifier(TypedDict, total=False):
+    use: str
+
+
+class _Spec(TypedDict, total=False):
+    verifier: _Verifier
+
+
+class _Described(TypedDict, total=False):
+    """What reports read of a contender."""
+
+    spec: _Spec | None
+
+
+_PLANS, _DESCRIBED = TypeAdapter(_Plan), TypeAdapter(dict[str, _Described])
 
 
 def read_results(path: Path) -> Results:
@@ -30,17 +56,35 @@ def read_results(path: Path) -> Results:
     if not lines[0].startswith(BEGINNING):
         raise SpecError(f"{path}: no results of `specdec bench`: the first line is no header")
     header = _header(*parsed(lines[0], f"{path}:1", KINDS), str(path))
-    measurements: list[Measurement] = []
+    found: dict[Any, tuple[str, Measurement]] = {}
     resumed: list[Mapping[str, Any]] = []
     for number, line in enumerate(lines[1:], 2):
-        kind, value = parsed(line, f"{path}:{number}", KINDS)
+        where = f"{path}:{number}"
+        kind, value = parsed(line, where, KINDS)
         if kind == "resumed":
-            resumed.append(value)
+            resumed.append(checked(_RESUMED, value, where, strict=True))
         elif kind == "measurement":
-            measurements.append(checked(_MEASUREMENTS, value, f"{path}:{number}", strict=True))
+            measurement = _measurement(value, where, header)
+            if measurement.key in found:
+                first = found[measurement.key][0].rpartition(":")[2]
+                raise SpecError(
+                    f"{where}: measures again what line {first} has ({measurement.contender}, group {measurement.group}, "
+                    f"turn {measurement.turn}, {measurement.cell.words}): two processes wrote this file; delete one line"
+                )
+            found[measurement.key] = where, measurement
         else:
-            raise SpecError(f"{path}:{number}: got a line of kind {kind!r}; expected measurement or resumed")
-    return Results(header, tuple(measurements), tuple(resumed))
+            raise SpecError(f"{where}: got a line of kind {kind!r}; expected measurement or resumed")
+    return Results(header, tuple(measurement for _, measurement in found.values()), tuple(resumed))
+
+
+def _measurement(value: Any, where: str, header: Header) -> Measurement:
+    measurement = checked(_MEASUREMENTS, value, where, strict=True)
+    if measurement.contender not in header.contenders:
+        raise SpecError(f"{where}: contender '{measurement.contender}' is not in the header")
+    for answer in measurement.answers:
+        if answer.counts is not None and (problem := answer.counts.problem()) is not None:
+            raise SpecError(f"{where}: the counts of {answer.question} contradict each other: {problem}")
+    return measurement
 
 
 def _header(kind: Any, value: Any, where: str) -> Header:
@@ -48,7 +92,10 @@ def _header(kind: Any, value: Any, where: str) -> Header:
         raise SpecError(f"{where}:1: the header is damaged")
     if value.get("format") != FORMAT:
         raise SpecError(f"{where}: results of format {value.get('format')!r}; this version reads format {FORMAT}")
-    return checked(_HEADERS, {k: v for k, v in value.items() if k != "format"}, f"{where}:1", strict=True)
+    header = checked(_HEADERS, {k: v for k, v in value.items() if k != "format"}, f"{where}:1", strict=True)
+    checked(_PLANS, {key: header.plan[key] for key in ("prompts", "settings") if key in header.plan}, f"{where}:1", strict=True)
+    checked(_DESCRIBED, header.contenders, f"{where}:1", strict=True)
+    return header
 
 
 class ResultsFile:

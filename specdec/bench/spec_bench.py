@@ -5,6 +5,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,6 +15,10 @@ from typing import Any
 from specdec.bench.measurements import Cell, Measurement, Results
 from specdec.errors import SpecError
 from specdec.files.atomic import write_whole
+from specdec.files.jsonl import parse_json, text_lines
+
+MAX_CHARACTERS = 10_000_000
+"""Of a first line that is looked at to tell what a file is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +37,7 @@ class SpecBenchAnswer:
 
 def read_answers(path: Path) -> list[SpecBenchAnswer]:
     """The answers of a file. Raises SpecError by line."""
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path}: cannot be read: {error}") from error
-    answers = [_answer(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
+    answers = [_answer(line, where) for where, line in text_lines(path)]
     if not answers:
         raise SpecError(f"{path}: no answers")
     return answers
@@ -46,7 +47,7 @@ def is_answer_file(path: Path) -> bool:
     """Whether the first line looks like one of Spec-Bench's answers."""
     try:
         with path.open(encoding="utf-8") as file:
-            first = json.loads(file.readline())
+            first = parse_json(file.readline(MAX_CHARACTERS))
     except (OSError, ValueError):
         return False
     return isinstance(first, dict) and "choices" in first
@@ -54,7 +55,7 @@ def is_answer_file(path: Path) -> bool:
 
 def _answer(line: str, where: str) -> SpecBenchAnswer:
     try:
-        record = json.loads(line)
+        record = parse_json(line)
         choice = record["choices"][0]
         steps = choice.get("decoding_steps", choice.get("idxs", []))
         answer = SpecBenchAnswer(
@@ -67,10 +68,16 @@ def _answer(line: str, where: str) -> SpecBenchAnswer:
             decoding_steps=tuple(map(int, steps)),
             accept_lengths=tuple(map(int, choice.get("accept_lengths", []))),
         )
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError) as error:
         raise SpecError(f"{where}: no answer of Spec-Bench: {type(error).__name__}: {error}") from error
     if not len(answer.turns) == len(answer.new_tokens) == len(answer.wall_time):
         raise SpecError(f"{where}: turns, new_tokens and wall_time differ in length")
+    counts = (*answer.new_tokens, *answer.decoding_steps, *answer.accept_lengths)
+    if any(count < 0 for count in counts) or not all(0 <= seconds < math.inf for seconds in answer.wall_time):
+        raise SpecError(f"{where}: counts and wall_time are to be at least 0, and finite")
+    texts = (answer.category, answer.model_id, *answer.turns)
+    if not isinstance(answer.question_id, int | str) or not all(isinstance(text, str) for text in texts):
+        raise SpecError(f"{where}: question_id is to be a number or a text, category, model_id and turns texts")
     return answer
 
 

@@ -111,7 +111,7 @@ def _phase_table(results: Results, found: Sequence[Summary]) -> str:
         [
             _named(results, s.contender),
             *(f"{s.phases.get(name, 0.0):.1%}" for name in names),
-            f"{1e3 * s.seconds / s.num_tokens:.2f} ms",
+            f"{1e3 * s.seconds / max(1, s.num_tokens):.2f} ms",
         ]
         for s in told
     ]

@@ -88,9 +88,9 @@ def checked(adapter: TypeAdapter[T], value: Any, where: str, *, strict: bool | N
         raise SpecError(f"{where}: {place}: {said}" if place else f"{where}: {said}") from error
 
 
-def append_lines(path: Path, records: Iterable[Any]) -> None:
+def append_lines(path: Path, records: Iterable[Any], *, only_ascii: bool = False) -> None:
     """Add a line for each record, folders above the file made. Raises SpecError where that fails, naming the reason."""
-    text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+    text = "".join(json.dumps(record, ensure_ascii=only_ascii) + "\n" for record in records)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as file:

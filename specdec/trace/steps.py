@@ -3,11 +3,20 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import Field
 
 from specdec.decoding.callbacks import StepInfo
 from specdec.sampling.logits_warper import TargetProbs
 from specdec.trees.draft_tree import DraftTree
+
+Count: TypeAlias = Annotated[int, Field(ge=0)]
+"""Ranges are for reading files: what is recorded here is in them."""
+
+Amount: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Probability: TypeAlias = Annotated[float, Field(ge=0, le=1.001, allow_inf_nan=False)]
+"""With room for the rounding of a sum of many."""
 
 
 class Ending(StrEnum):
@@ -31,24 +40,24 @@ class TraceStep:
     emitted_texts: what each of them added to the text. seconds: of the batch, by phase.
     """
 
-    root_position: int
-    tokens: tuple[int, ...]
+    root_position: Count
+    tokens: tuple[Count, ...]
     texts: tuple[str, ...]
     parents: tuple[int, ...]
     source: tuple[int, ...]
     draws: Mapping[int, tuple[int, ...]]
     draw: Mapping[int, str]
-    p: tuple[float | None, ...]
-    q: tuple[float | None, ...]
+    p: tuple[Probability | None, ...]
+    q: tuple[Probability | None, ...]
     path: tuple[int, ...]
-    next_token: int
+    next_token: Count
     next_text: str
-    next_p: float
+    next_p: Probability
     ending: Ending
-    emitted: tuple[int, ...]
+    emitted: tuple[Count, ...]
     emitted_texts: tuple[str, ...]
-    seconds: Mapping[str, float]
-    fallbacks: int = 0
+    seconds: Mapping[str, Amount]
+    fallbacks: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +69,8 @@ class TraceHeader:
     verifier: str
     target: str
     guarantee: str
-    seed: int
-    prompt_tokens: tuple[int, ...]
+    seed: Count
+    prompt_tokens: tuple[Count, ...]
     spec: Mapping[str, Any]
 
 
@@ -69,12 +78,12 @@ class TraceHeader:
 class TraceEnd:
     """How it came out; missing where the run was broken off. text: None without a tokenizer. tau: None without a step."""
 
-    tokens: tuple[int, ...]
+    tokens: tuple[Count, ...]
     text: str | None
     finish_reason: str
-    tau: float | None
-    seconds: float
-    prefill_seconds: float
+    tau: Amount | None
+    seconds: Amount
+    prefill_seconds: Amount
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specdec.files.jsonl import parse_json
 from specdec.training.spec import TrainingSpec
 
 MEASURED_BY = "greedy chain of 5 on held-out answers of the target at temperature 0, by teacher forcing"
@@ -75,8 +76,8 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     records = []
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError:
+            records.append(parse_json(line, nan=True))
+        except ValueError:
             continue
     return records
 

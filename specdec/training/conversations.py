@@ -1,7 +1,6 @@
 """Conversations from JSON lines, as token ids with a mask of what the assistant said."""
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 from specdec.decoding.prompts import check_turn
 from specdec.errors import SpecError
+from specdec.files.jsonl import parse_json, text_lines
 from specdec.training.loss_mask import LossMask
 
 Messages = list[dict[str, str]]
@@ -58,14 +58,7 @@ def numbered_messages(
 
     chat_template_kwargs: what the answers are to be rendered with; a line that names others is an error.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path}: cannot be read: {error}") from error
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        where = f"{path}:{number}"
+    for where, line in text_lines(path):
         record = _record(line, where)
         if temperature is None or record.get("temperature") == temperature:
             used = record.get("chat_template_kwargs", chat_template_kwargs)
@@ -111,8 +104,8 @@ def shuffled(conversations: Iterable[Conversation], seed: int) -> list[Conversat
 
 def _record(line: str, where: str) -> dict[str, Any]:
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        record = parse_json(line)
+    except ValueError as error:
         raise SpecError(f"{where}: {EXPECTED}; the line is no JSON: {error}") from error
     if not isinstance(record, dict):
         raise SpecError(f"{where}: {EXPECTED}; got a {type(record).__name__}")

@@ -103,7 +103,7 @@ def distill(
                 said = {"role": "assistant", "content": _said(decoder.target, answer)}
                 record = {"messages": [*questions[number], said], **plan.settings(number)}
                 records.append({**record, "finish": answer.finish_reason, "target": target})
-            append_lines(path, records)
+            append_lines(path, records, only_ascii=True)
             yield some.stop
 
 

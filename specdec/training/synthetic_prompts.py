@@ -47,7 +47,7 @@ def invent(decoder: Decoder, count: int, path: Path, *, max_new_tokens: int, bat
                     texts.add(text)
                     settings = {"max_new_tokens": max_new_tokens, "seed": its_seed, "target": target}
                     records.append({"messages": [{"role": "user", "content": text}], **settings})
-            append_lines(path, records)
+            append_lines(path, records, only_ascii=True)
             barren = 0 if len(texts) > before else barren + 1
             if barren == BARREN:
                 raise SpecError(

@@ -11,6 +11,7 @@ import torch
 
 from specdec.errors import SpecError
 from specdec.files.atomic import whole_file, write_whole
+from specdec.files.jsonl import parse_json
 from specdec.files.paths import is_file
 from specdec.tree_search.tree_lists import read_choices
 from specdec.trees.tree_file import TreeFile, format_tree, read_tree
@@ -134,8 +135,8 @@ def _torch_mapping(path: Path) -> Mapping[str, Any]:
 
 def _json_mapping(path: Path) -> Mapping[str, Any]:
     try:
-        loaded = json.loads(_text(path))
-    except (ValueError, RecursionError) as error:
+        loaded = parse_json(_text(path))
+    except ValueError as error:
         raise SpecError(f"{path}: no JSON: {error}") from error
     if not isinstance(loaded, Mapping):
         raise SpecError(f"{path}: holds {type(loaded).__name__}; a growmap is a mapping with 'Successors'")

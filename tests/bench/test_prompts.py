@@ -61,6 +61,10 @@ def test_the_file_is_known_by_the_hash_of_its_bytes(file):
     ("record", "words"),
     [
         ("{", "q.jsonl:2: no JSON"),
+        ("[" * 100_000, "q.jsonl:2: no JSON: it is nested too deeply"),
+        ('{"prompt": "a", "question_id": ' + "1" * 5000 + "}", "q.jsonl:2: no JSON"),
+        ('{"prompt": "a", "question_id": "\\ud800"}', "q.jsonl:2: no JSON: it holds half a character"),
+        ('{"prompt": "a", "question_id": NaN}', "q.jsonl:2: no JSON: NaN is no number"),
         ("[]", "q.jsonl:2: got list"),
         ({"text": "a"}, "expected one of the keys turns, messages, prompt, question"),
         ({"turns": []}, "'turns' is not a list of texts"),

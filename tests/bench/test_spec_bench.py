@@ -89,6 +89,11 @@ def test_answer_files_without_a_common_question_are_refused(answers):
         {**THEIRS, "choices": []},
         {**THEIRS, "choices": [{**THEIRS["choices"][0], "wall_time": [1.0]}]},
         {**THEIRS, "choices": [{**THEIRS["choices"][0], "new_tokens": ["many", 1]}]},
+        {**THEIRS, "choices": [{**THEIRS["choices"][0], "new_tokens": [-1, 1]}]},
+        {**THEIRS, "choices": [{**THEIRS["choices"][0], "wall_time": [-1.0, 1.0]}]},
+        {**THEIRS, "choices": [{**THEIRS["choices"][0], "wall_time": [float("nan"), 1.0]}]},
+        {**THEIRS, "choices": [{**THEIRS["choices"][0], "turns": [None, 1]}]},
+        {**THEIRS, "question_id": [1]},
     ],
 )
 def test_a_line_that_is_no_answer_is_named(answers, record):

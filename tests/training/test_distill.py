@@ -109,11 +109,12 @@ def test_a_last_line_of_ones_own_that_lacks_only_its_end_is_kept(decoder, tmp_pa
 def test_a_line_of_another_command_behind_ones_own_is_not_cut_off(decoder, tmp_path):
     path = tmp_path / "own.jsonl"
     next(distill(decoder, QUESTIONS, PLAN, path))
-    path.write_text(path.read_text() + "a note")
-    before = path.read_bytes()
-    with pytest.raises(SpecError, match=r"own\.jsonl:5: is there and is no line of this command"):
-        list(distill(decoder, QUESTIONS, PLAN, path))
-    assert path.read_bytes() == before
+    answered = path.read_text()
+    for line in ("a note", "[" * 100_000, '{"messages": ' + "[" * 100_000):
+        path.write_text(answered + line)
+        with pytest.raises(SpecError, match=r"own\.jsonl:5: is there and is no line of this command"):
+            list(distill(decoder, QUESTIONS, PLAN, path))
+        assert path.read_text() == answered + line
 
 
 def test_a_file_of_another_target_is_not_gone_on_with(decoder, compose, table, watched, chain_of, digits, tmp_path):
@@ -195,7 +196,7 @@ def test_a_question_that_does_not_fit_is_skipped_and_named_and_the_others_are_an
     assert [line["messages"][0]["content"] for line in lines(path)] == ["e", "f", "g"]
     assert [line["seed"] for line in lines(path)] == [5, 7, 9]
     assert [one.number for one in skipped] == [1, 3]
-    assert skipped[0].reason == "the prompt has 9 tokens; the target's context holds 6"
+    assert skipped[0].reason == "the prompt has 9 tokens; the target's context holds 6 tokens"
     assert skipped[1].reason == "it fills the context of 6 tokens: no room for an answer"
     whole = path.read_text()
     path.write_text("".join(whole.splitlines(keepends=True)[:2]))
@@ -237,7 +238,7 @@ def test_the_command_names_what_it_skips_and_counts_it(thinking, tmp_path, monke
     path.write_text("".join(json.dumps({"question": words}) + "\n" for words in ("e", "aaaaaaaaa", "f")))
     result = CliRunner().invoke(app, ["data", "distill", str(path), str(tmp_path / "own.jsonl"), "--template-arg", "a=false"])
     assert result.exit_code == 0, result.output
-    assert "question 2 ('aaaaaaaaa') is skipped: the prompt has 9 tokens; the target's context holds 6" in result.stderr
+    assert "question 2 ('aaaaaaaaa') is skipped: the prompt has 9 tokens; the target's context holds 6 tokens" in result.stderr
     assert "1 of 3 questions were skipped" in result.stdout
     assert thinking.target.codec.formats[-1].arguments == {"a": False}
     result = CliRunner().invoke(app, ["data", "distill", str(path), str(tmp_path / "x.jsonl"), "--template-arg", "a"])
