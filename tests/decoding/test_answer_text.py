@@ -3,6 +3,8 @@
 import pytest
 from marked_letters import MarkedLetters
 
+from specdec.compose import load
+
 END = 3
 
 
@@ -61,3 +63,15 @@ def test_pieces_of_a_stream_name_the_drafter_or_the_target(compose, counter, cha
         (("c", 0), ("d", 0), ("e", -1)),
         (("f", 0), ("g", 0), ("h", -1)),
     ]
+
+
+@pytest.mark.slow
+def test_the_embedded_model_stops_at_its_end_as_a_stop_string_and_continues_an_answer():
+    decoder = load("plain")
+    question = {"role": "user", "content": "Say hi."}
+    answer = decoder.generate([[question]], max_new_tokens=60, stop=["<|im_end|>"], ignore_eos=True)[0]
+    assert (answer.finish_reason, answer.stopped_by) == ("stop", "<|im_end|>")
+    assert "<|im_end|>" not in answer.text
+    begun = [question, {"role": "assistant", "content": "Hello there, my"}]
+    prompt = decoder.generate([begun], max_new_tokens=4, continue_final_message=True)[0].prompt_tokens
+    assert decoder.target.codec.decode(prompt).endswith("assistant\nHello there, my")
