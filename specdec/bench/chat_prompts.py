@@ -1,12 +1,14 @@
 """What a question looks like to the model, turn after turn."""
 
+import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from specdec.bench.prompts import Question
 from specdec.decoding.detokenizer import text_of
 from specdec.decoding.prompts import encode
-from specdec.errors import SpecError, TargetMismatch
+from specdec.errors import SpecdecError, SpecdecWarning, SpecError, TargetMismatch
+from specdec.interfaces.results import TargetFacts
 from specdec.interfaces.text_codec import PLAIN_CHAT, ChatFormat, TextCodec
 
 
@@ -16,6 +18,15 @@ class Said:
 
     tokens: tuple[int, ...]
     text: str | None
+
+
+def has_room(question: Question, length: int, room: int, facts: TargetFacts) -> bool:
+    """Whether a prompt of `length` tokens and `room` tokens of an answer fit into the context; a SpecdecWarning where not."""
+    if facts.max_positions is None or length + room <= facts.max_positions:
+        return True
+    needed = f"{length} tokens and {room} of an answer; the context holds {facts.max_positions}"
+    warnings.warn(f"question {question.key} is left out: {needed}", SpecdecWarning, stacklevel=2)
+    return False
 
 
 class Prompter:
@@ -36,7 +47,16 @@ class Prompter:
         self.uses_chat = chat is not False and self._has_template(required=bool(chat))
 
     def ids(self, question: Question, said: Sequence[Said]) -> tuple[int, ...]:
-        """The prompt of turn number len(said). Without a template, turns and answers follow each other with nothing between."""
+        """The prompt of turn number len(said). Without a template, turns and answers follow each other with nothing between.
+
+        Errors say which question it is.
+        """
+        try:
+            return self._ids(question, said)
+        except SpecdecError as error:
+            raise SpecError(f"question {question.key}: {error}") from error
+
+    def _ids(self, question: Question, said: Sequence[Said]) -> tuple[int, ...]:
         turns = question.turns[: len(said) + 1]
         if self.uses_chat:
             messages = [{"role": "system", "content": question.system}] if question.system else []
@@ -47,10 +67,10 @@ class Prompter:
         if self._codec is not None:
             pairs = (text for turn, answer in zip(turns, said, strict=False) for text in (turn, answer.text or ""))
             return tuple(encode("".join([opening, *pairs, turns[-1]]), self._codec))
-        ids = _numbers(opening, question)
+        ids = _numbers(opening)
         for turn, answer in zip(turns, said, strict=False):
-            ids += [*_numbers(turn, question), *answer.tokens]
-        return (*ids, *_numbers(turns[-1], question))
+            ids += [*_numbers(turn), *answer.tokens]
+        return (*ids, *_numbers(turns[-1]))
 
     def said(self, tokens: Sequence[int]) -> Said:
         """An answer as the turns after it repeat it."""
@@ -74,9 +94,9 @@ class Prompter:
         return True
 
 
-def _numbers(text: str, question: Question) -> list[int]:
+def _numbers(text: str) -> list[int]:
     """Token ids written as numbers, for a target without a tokenizer."""
     words = text.replace(",", " ").split()
     if not all(word.isdecimal() and len(word) < 19 for word in words):
-        raise SpecError(f"question {question.key}: this target has no tokenizer; expected token ids, such as '1 2 3'")
+        raise SpecError("this target has no tokenizer; expected token ids, such as '1 2 3'")
     return [int(word) for word in words]

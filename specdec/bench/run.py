@@ -1,12 +1,11 @@
 """The benchmark itself: every contender answers every task, turn by turn, the order rotating from task to task."""
 
 import gc
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from specdec.bench.chat_prompts import Prompter, Said
+from specdec.bench.chat_prompts import Prompter, Said, has_room
 from specdec.bench.contender import Contender, Task, Timed
 from specdec.bench.contenders import Lineup, Loaded
 from specdec.bench.measurements import PLAIN, Answer, Cell, Measurement
@@ -14,8 +13,6 @@ from specdec.bench.memory import watch_memory
 from specdec.bench.prompts import Question
 from specdec.bench.results import ResultsFile
 from specdec.bench.settings import BenchSettings
-from specdec.errors import SpecdecError, SpecdecWarning, SpecError
-from specdec.interfaces.results import TargetFacts
 from specdec.interfaces.text_codec import ChatFormat
 from specdec.sampling.keyed_noise import request_key
 
@@ -130,8 +127,10 @@ class _Sitting:
         contenders = self._contenders()
         for turn in range(group.num_turns):
             asked = [(n, q) for n, q in group.questions if len(q.turns) > turn and len(said[n]) == turn]
-            prompts = {n: self._ids(q, said[n]) for n, q in asked}
-            asked = list(_fitting(asked, prompts, self.loaded.target.facts, self.bench.settings.max_new_tokens))
+            prompts = {n: self.prompter.ids(q, said[n]) for n, q in asked}
+            room, facts = self.bench.settings.max_new_tokens, self.loaded.target.facts
+            # Contenders would be cut differently by the end of the context.
+            asked = [(n, q) for n, q in asked if has_room(q, len(prompts[n]), room, facts)]
             if not asked:
                 self.bench.step(self.cell.words, len(contenders))
                 continue
@@ -143,12 +142,6 @@ class _Sitting:
                         said[number] = (*said[number], self.prompter.said(answer.tokens))
                 self.bench.step(f"{self.cell.words}: {contender.name}")
             self.tasks += 1
-
-    def _ids(self, question: Question, said: Sequence[Said]) -> tuple[int, ...]:
-        try:
-            return self.prompter.ids(question, said)
-        except SpecdecError as error:
-            raise SpecError(f"question {question.key}: {error}") from error
 
     def _task(self, asked: Sequence[tuple[int, Question]], prompts: Sequence[tuple[int, ...]], turn: int) -> Task:
         settings = self.bench.settings
@@ -200,20 +193,3 @@ class _Sitting:
 def _rotated(contenders: Sequence[Contender], by: int) -> list[Contender]:
     start = by % len(contenders)
     return [*contenders[start:], *contenders[:start]]
-
-
-def _fitting(
-    asked: Sequence[tuple[int, Question]], prompts: dict[int, tuple[int, ...]], facts: TargetFacts, room: int
-) -> Iterator[tuple[int, Question]]:
-    """Those whose whole answer the context has room for: contenders would be cut differently by its end."""
-    for number, question in asked:
-        length = len(prompts[number])
-        if facts.max_positions is None or length + room <= facts.max_positions:
-            yield number, question
-        else:
-            warnings.warn(
-                f"question {question.key} is left out: {length} tokens and {room} of an answer; "
-                f"the context holds {facts.max_positions}",
-                SpecdecWarning,
-                stacklevel=2,
-            )

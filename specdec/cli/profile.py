@@ -161,15 +161,12 @@ def acceptance(
     check_measurable(resolved.parts[Kind.DRAFTER].declares, resolved.parts[Kind.TREE].declares, own_steps=own_steps)
     decoder = _decoder(resolved, catalog)
     names = ", ".join(file.name for file in files)
-    with _progress("answers", len(questions)) as step:
-        measured = measure_acceptance(
-            decoder,
-            first_turns(questions, decoder.target.codec),
-            AcceptancePlan(max_new_tokens, width, depth, own_steps, seed),
-            source=f"{resolved.spec.name} on {len(questions)} questions of {names}",
-            provenance={**provenance(), **_facts(decoder), "spec": resolved.plain(), "max_new_tokens": max_new_tokens},
-            on_answer=step,
-        )
+    asked = first_turns(questions, decoder.target.codec, decoder.target.facts)
+    plan = AcceptancePlan(max_new_tokens, width, depth, own_steps, seed)
+    source = f"{resolved.spec.name} on {len(asked)} questions of {names}"
+    made = {**provenance(), **_facts(decoder), "spec": resolved.plain(), "max_new_tokens": max_new_tokens}
+    with _progress("answers", len(asked)) as step:
+        measured = measure_acceptance(decoder, asked, plan, source=source, provenance=made, on_answer=step)
     write_acceptance(output, measured)
     if plot is not None:
         draw_acceptance(measured, plot)

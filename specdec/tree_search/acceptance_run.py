@@ -4,12 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specdec.bench.chat_prompts import Prompter
+from specdec.bench.chat_prompts import Prompter, has_room
 from specdec.bench.prompts import Question
 from specdec.compose import load
 from specdec.decoding.decoder import Decoder
 from specdec.errors import SpecError
 from specdec.interfaces.declarations import BuilderDeclaration, DrafterDeclaration
+from specdec.interfaces.results import TargetFacts
 from specdec.interfaces.text_codec import TextCodec
 from specdec.performance.acceptance_profile import DIGITS, AcceptanceProfile, counts, encoded
 from specdec.sampling.keyed_noise import request_key
@@ -70,10 +71,22 @@ def measure_acceptance(
     return run(decoder, prompts, plan, source, provenance, on_answer)
 
 
-def first_turns(questions: Sequence[Question], codec: TextCodec | None) -> list[list[int]]:
-    """The ids of each question's first turn; by the chat template, where there is one."""
+def first_turns(
+    questions: Sequence[Question], codec: TextCodec | None, facts: TargetFacts | None = None, *, room: int = 1
+) -> list[list[int]]:
+    """The ids of each question's first turn; by the chat template, where there is one.
+
+    With `facts` a question that leaves no room for `room` tokens of an answer is left out, with a SpecdecWarning.
+
+    Raises:
+        SpecError: Where no question fits, and for one that cannot be read.
+    """
     prompter = Prompter(codec, chat=None)
-    return [list(prompter.ids(question, ())) for question in questions]
+    prompts = [(question, list(prompter.ids(question, ()))) for question in questions]
+    fitting = [ids for question, ids in prompts if facts is None or has_room(question, len(ids), room, facts)]
+    if not fitting:
+        raise SpecError("no question fits into the target's context: shorter ones would work")
+    return fitting
 
 
 def _probed(

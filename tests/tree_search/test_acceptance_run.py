@@ -2,8 +2,9 @@
 
 import pytest
 
+from specdec.bench.prompts import Question
 from specdec.drafters.ngram import NgramDrafter, NgramOptions
-from specdec.errors import SpecError
+from specdec.errors import SpecdecWarning, SpecError
 from specdec.performance.acceptance_profile import replay
 from specdec.sampling.keyed_noise import request_key
 from specdec.sampling.params import SamplingParams
@@ -11,7 +12,7 @@ from specdec.tree_builders.chain import Chain, ChainOptions
 from specdec.tree_builders.dynamic import Dynamic, DynamicOptions
 from specdec.tree_builders.fixed import Fixed, FixedOptions
 from specdec.tree_builders.sampled import Sampled, SampledOptions
-from specdec.tree_search.acceptance_run import AcceptancePlan, measure_acceptance
+from specdec.tree_search.acceptance_run import AcceptancePlan, first_turns, measure_acceptance
 from specdec.trees.tree_shape import TreeShape
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound
@@ -137,3 +138,14 @@ def test_ranks_beyond_what_a_line_can_hold_are_refused(decoder):
 def test_answers_too_short_to_draft_in_are_an_error(decoder):
     with pytest.raises(SpecError, match="nothing was drafted"):
         measure(decoder(), AcceptancePlan(max_new_tokens=2))
+
+
+def test_a_question_that_the_context_has_no_room_for_is_left_out_and_named(table):
+    target = table(8, max_positions=4)
+    questions = [Question(f"q/{number}", "all", (text,)) for number, text in enumerate(("ab", "abcdef", "abc"))]
+    with pytest.warns(SpecdecWarning, match=r"question q/1 is left out: 6 tokens and 1 of an answer; the context holds 4"):
+        assert first_turns(questions, target.codec, target.facts) == [[0, 1], [0, 1, 2]]
+    with pytest.warns(SpecdecWarning), pytest.raises(SpecError, match="no question fits into the target's context"):
+        first_turns(questions[1:2], target.codec, target.facts)
+    with pytest.raises(SpecError, match="question q/3: this model writes abcdefgh; the text has 'z'"):
+        first_turns([Question("q/3", "all", ("z",))], target.codec)
