@@ -134,11 +134,11 @@ class WatchedTarget(TargetRng):
         self._ledger.ask(("skip", position), lambda: None if inner is None else inner.skip(position))
 
 
-def distribution_of(run: Callable[[RequestRng], R], *, deadline: float | None = None) -> dict[R, float]:
+def distribution_of(run: Callable[[RequestRng], R], *, deadline: float | None = None, repeats: int = REPEATS) -> dict[R, float]:
     """The exact distribution of `run`, which must be a function of its random draws.
 
-    deadline: on the clock of `time.monotonic`. Raises NotAFunctionOfItsDraws (each leaf is held against the one before it,
-    and the first is run again), OutOfTime, and whatever `run` raises.
+    deadline: on the clock of `time.monotonic`. repeats: how often the first leaf is run again. Raises NotAFunctionOfItsDraws
+    (each leaf is also held against the one before it), OutOfTime, and whatever `run` raises.
     """
     ledger = Ledger()
 
@@ -151,7 +151,7 @@ def distribution_of(run: Callable[[RequestRng], R], *, deadline: float | None = 
         result = run(RequestRng(WatchedDraft(rng.draft, ledger), WatchedTarget(rng.target, ledger)))
         ledger.close()
         if first:
-            _repeat(run, ledger, result)
+            _repeat(run, ledger, result, repeats)
         return result
 
     try:
@@ -162,8 +162,8 @@ def distribution_of(run: Callable[[RequestRng], R], *, deadline: float | None = 
         raise
 
 
-def _repeat(run: Callable[[RequestRng], R], ledger: Ledger, result: R) -> None:
-    for _ in range(REPEATS):
+def _repeat(run: Callable[[RequestRng], R], ledger: Ledger, result: R, times: int) -> None:
+    for _ in range(times):
         again = Ledger(earlier=ledger.now)
         repeated = run(RequestRng(WatchedDraft(None, again), WatchedTarget(None, again)))
         if repeated != result or len(again.now) != len(ledger.now):

@@ -19,7 +19,7 @@ from specdec.interfaces.parts import Target
 from specdec.interfaces.proposals import DraftStart
 from specdec.interfaces.results import HiddenStates, Verdict
 from specdec.losslessness.exact.acceptance_bound import MOST_TOKENS, best_acceptance
-from specdec.losslessness.exact.checked_rng import Probe, distribution_of
+from specdec.losslessness.exact.checked_rng import REPEATS, Probe, distribution_of
 from specdec.losslessness.exact.distance import Emission, ExactProof, NextDistribution, prove
 from specdec.losslessness.exact.guards import blamed, check_verdict
 from specdec.losslessness.exact.places import drafted_places, visible_places
@@ -121,8 +121,9 @@ def _law_given(
     decoder: Decoder, prefix: Sequence[int], drafts: Mapping[Draft, float], deadline: float | None
 ) -> dict[Emission, float]:
     distribution: dict[Emission, float] = {}
-    for draft, draft_mass in drafts.items():
-        verdicts = distribution_of(_verification(decoder, prefix, draft.tree), deadline=deadline)
+    for number, (draft, draft_mass) in enumerate(drafts.items()):
+        repeats = 1 if number else REPEATS
+        verdicts = distribution_of(_verification(decoder, prefix, draft.tree), deadline=deadline, repeats=repeats)
         for verdict, mass in verdicts.items():
             tokens = tuple(draft.tree.tokens[node] for node in verdict.path)
             outcome = Emission((*tokens, verdict.next_token), (len(verdict.path),))

@@ -62,17 +62,23 @@ def _broken_rule(verdict: Any, tree: DraftTree, vocab_size: int) -> str | None:
     return None
 
 
-def with_smaller_drafts(decoder: Decoder, *, depth: int | None, nodes: int | None, trimmed: bool = True) -> Decoder:
-    """The decoder with a smaller budget for its builder, which then cuts the draft by its own code. None: as it is.
+def with_smaller_drafts(decoder: Decoder, *, depth: int | None, nodes: int | None) -> Decoder:
+    """The decoder with a smaller budget for its builder, which then cuts the draft by its own code. None: as it is."""
+    return decoder if depth is None and nodes is None else decoder.replace(builder=_budgeted(decoder.builder, depth, nodes))
 
-    trimmed: whether the decode loop may drop nodes of drafts that say what they are worth.
+
+def with_own_drafts(decoder: Decoder, *, depth: int | None = None, alone: bool = False) -> Decoder:
+    """The decoder with drafts that nothing else makes smaller.
+
+    The decode loop keeps nodes that it would drop for what they are worth. alone: the builder drafts as for one sequence,
+    however many others there are.
     """
-    if depth is None and nodes is None and trimmed:
-        return decoder
-    return decoder.replace(builder=_budgeted(decoder.builder, depth, nodes, trimmed))
+    return decoder.replace(builder=_budgeted(decoder.builder, depth, None, trimmed=False, alone=alone))
 
 
-def _budgeted(builder: TreeBuilder, depth: int | None, nodes: int | None, trimmed: bool) -> TreeBuilder:
+def _budgeted(
+    builder: TreeBuilder, depth: int | None, nodes: int | None, *, trimmed: bool = True, alone: bool = False
+) -> TreeBuilder:
     class Budgeted(TreeBuilder[PartOptions]):
         name: ClassVar[str] = builder.name
         Options: ClassVar[type[PartOptions]] = builder.Options
@@ -92,6 +98,8 @@ def _budgeted(builder: TreeBuilder, depth: int | None, nodes: int | None, trimme
                 budget,
                 depth=budget.depth if depth is None else min(depth, budget.depth),
                 nodes=budget.nodes if nodes is None else min(nodes, budget.nodes),
+                rows=1 if alone else budget.rows,
+                queue=budget.queue and not alone,
             )
             tree = yield from builder.grow(root_token, root_position, smaller, rng)
             return tree if trimmed or not isinstance(tree, DraftTree) else replace(tree, worth=None)

@@ -10,7 +10,7 @@ from specdec.losslessness.exact.checked_rng import OutOfTime
 from specdec.losslessness.exact.coverage import Coverage
 from specdec.losslessness.exact.distance import ExactProof
 from specdec.losslessness.exact.enumeration import prove_step, sample_draft, step_size
-from specdec.losslessness.exact.guards import with_smaller_drafts
+from specdec.losslessness.exact.guards import with_own_drafts, with_smaller_drafts
 from specdec.losslessness.exact.own_shape import LOOKS, own_siblings, roomy_model, wanted_places
 from specdec.losslessness.exact.place_models import Siblings, certain_model, place_model, place_prefix
 from specdec.losslessness.exact.runs import ROWS, emitted_before, later_step_leaves, prove_later_step
@@ -102,7 +102,7 @@ class PlaceProver:
         return own_siblings(drafts, self.declares)
 
     def _whole(self, decoder: Decoder) -> Decoder:
-        return with_smaller_drafts(decoder, depth=self.depth, nodes=None, trimmed=False)
+        return with_own_drafts(decoder, depth=self.depth)
 
     def _every_place(self, shape: Sequence[Siblings]) -> None:
         end = self.spent + PLACES_SHARE * self.seconds

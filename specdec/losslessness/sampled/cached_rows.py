@@ -1,6 +1,7 @@
 """The strategy's own builder, verifier and loop on memoised p and q rows of real prefixes: many seeds, no forwards."""
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -9,11 +10,16 @@ import torch
 
 from specdec.config.resolved_spec import ResolvedSpec
 from specdec.config.resolver import built
+from specdec.decoding.callbacks import StepInfo, draft_levels
 from specdec.decoding.decoder import Decoder
+from specdec.decoding.requests import requests_of
 from specdec.drafters.tabular import Tabular as TabularDrafter
 from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.interfaces.declarations import Kind
 from specdec.interfaces.parts import BuildTools, build_part
+from specdec.losslessness.exact.guards import with_own_drafts
+from specdec.losslessness.exact.own_shape import wanted_places
+from specdec.losslessness.exact.places import Place
 from specdec.losslessness.sampled.evidence import Bets, Evidence, bets
 from specdec.losslessness.sampled.long_runs import RealRow
 from specdec.losslessness.sampled.statistics import Floats
@@ -30,7 +36,9 @@ A rule must hold for every q, and a drafter that is always right would show noth
 """
 
 RUN_TOKENS = 16
-"""Of one request; the first is drawn by the prefill, without a draft, and is not counted."""
+"""Of one request at least, and two whole drafts; the first is drawn by the prefill, without a draft, and is not counted."""
+
+MOST_TOKENS = 64
 
 BATCH = 64
 MOST_ROWS, LEAST_ENDINGS = 1024, 512
@@ -42,19 +50,22 @@ class RowRuns:
     """A model that is a patchwork of real rows: which row comes next depends on the last few tokens.
 
     distributions: [rows, tokens] after the strategy's temperature and truncation. index: [tokens ** depth] the row after each
-    ending of a text. starts: for each row, an ending that leads to it.
+    ending of a text. starts: for each row, an ending that leads to it. tried: how often a draft was tried at each place of the
+    strategy's own trees, drawn as for one sequence.
     """
 
     resolved: ResolvedSpec
     rows: Sequence[RealRow]
     seed: int
     evidence: Evidence = field(default_factory=lambda: Evidence("memoised rows"))
+    tried: Counter[Place] = field(default_factory=Counter)
     _decoder: Decoder = field(init=False)
     _index: np.ndarray = field(init=False)
     _distributions: Floats = field(init=False)
     _bets: list[Bets] = field(init=False)
     _starts: list[tuple[int, ...]] = field(init=False)
     _depth: int = field(init=False)
+    _run_tokens: int = field(init=False)
     _requests: int = 0
     _batches: int = 0
 
@@ -69,7 +80,8 @@ class RowRuns:
         offers = [truncate(torch.tensor(row.q).log(), sampling.draft_truncation).dense(vocab).numpy() for row in rows]
         self._bets = [_dense_bets(p, q) for p, q in zip(self._distributions, offers, strict=True)]
         keys = {",".join(map(str, ("*", *ending))): rows[row] for ending, row in zip(endings, self._index, strict=True)}
-        self._decoder = table_decoder(self.resolved, vocab, keys, sampling)
+        self._decoder = with_own_drafts(table_decoder(self.resolved, vocab, keys, sampling), alone=True)
+        self._run_tokens = max(RUN_TOKENS, min(MOST_TOKENS, 2 * (self.resolved.parts[Kind.TREE].declares.max_depth or 0)))
         self._starts = [endings[place] for place in np.unique(self._index, return_index=True)[1]]
         self.evidence.distributions = self._distributions
         self.evidence.counts = (np.zeros_like(self._distributions), np.zeros_like(self._distributions))
@@ -79,17 +91,26 @@ class RowRuns:
         """Real rows that the patchwork reaches."""
         return len(self._starts)
 
+    @property
+    def places(self) -> frozenset[Place]:
+        """Those that the strategy's trees may have, as far as they are declared or were met."""
+        declared = wanted_places(self.resolved.parts[Kind.TREE].declares)
+        return declared | frozenset(self.tried) if self.tried else frozenset()
+
     def run(self, batch: int = BATCH) -> int:
         """One more batch of requests; the number of tokens judged. Seeds never come twice."""
         numbers = range(self._requests, self._requests + batch)
         self._requests += batch
         self._batches += 1
-        answers = self._decoder.generate(
+        requests = requests_of(
             [self._starts[n % len(self._starts)] for n in numbers],
             seed=[mix(self.seed, 22, n) >> 1 for n in numbers],
-            max_new_tokens=RUN_TOKENS,
+            max_new_tokens=self._run_tokens,
         )
-        texts = np.array([[*answer.prompt_tokens, *answer.tokens] for answer in answers])
+        run = self._decoder.start(requests, step_callback=self._enter)
+        while run.sequences:
+            self._decoder.step(run)
+        texts = np.array([one.tokens for one in sorted(run.ended, key=lambda one: one.number)])
         tokens = texts[:, self._depth + 1 :]
         places = np.zeros_like(tokens)
         for back in range(self._depth, 0, -1):
@@ -97,6 +118,13 @@ class RowRuns:
         contexts = self._index[places]
         self._count(contexts, tokens, half=self._batches % 2)
         return int(tokens.size)
+
+    def _enter(self, step: StepInfo) -> None:
+        """Count the places at which the step tried a draft."""
+        for level in draft_levels(step):
+            tried = level.num_children if level.rank is None else level.rank + 1
+            depth = step.tree.depths[level.node] + 1
+            self.tried.update((depth, rank) for rank in range(1, tried + 1))
 
     def _count(self, contexts: np.ndarray, tokens: np.ndarray, *, half: int) -> None:
         """Contexts and tokens: [requests, places]. The halves take turns, so that both see every row."""

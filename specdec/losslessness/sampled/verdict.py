@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specdec.interfaces.declarations import Guarantee, Kind
+from specdec.losslessness.exact.places import words as places_words
 from specdec.losslessness.levels import Curve, Level, LevelResult, Outcome
+from specdec.losslessness.sampled.cached_rows import RowRuns
 from specdec.losslessness.sampled.evidence import Decision, Evidence, Leaning, decide
 from specdec.losslessness.sampled.statistics import FALSE_ALARM, Floats
 
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
 
 COARSE = 0.1
 """A run that could not have seen a leak of this total variation towards the drafter proves nothing."""
+
+OFTEN = 100
+"""Times that a draft is tried at a place, so that a rule which is wrong there alone has a chance to be seen."""
 
 COARSE_ANYWHERE = 0.25
 """Nor does one of a decoder of which no drafter is known, if it could not have seen this much in the worst direction."""
@@ -25,6 +30,10 @@ def judged(proof: "SampledProof") -> LevelResult:
     found = {part.name: part.distances(len(decision.tests)) for part in evidence}
     claims = proof.resolved.parts[Kind.VERIFIER].declares.guarantee is Guarantee.LOSSLESS
     outcome, words = verdict(decision, found, claims=claims, leaning=Leaning.DRAFTER)
+    rows = proof.rows
+    if outcome is Outcome.PROVED and rows is not None:
+        rarely = frozenset(place for place in rows.places if rows.tried[place] < OFTEN)
+        words += f"; drafts were hardly tried at {places_words(rarely)}" if rarely else ""
     long = proof.long
     numeric = _numeric(proof)
     facts: dict[str, Any] = {
@@ -33,7 +42,8 @@ def judged(proof: "SampledProof") -> LevelResult:
         "tests": tests(decision),
         "total_variation": found,
         "seed": proof.seed,
-        "prefixes": 0 if proof.rows is None else proof.rows.num_rows,
+        "prefixes": 0 if rows is None else rows.num_rows,
+        "places_tried": [] if rows is None else [[*place, count] for place, count in sorted(rows.tried.items())],
         "tokens": {part.name: part.tokens for part in evidence},
         "impossible_tokens": sum(part.impossible for part in evidence),
         "tokens_at_the_edge_of_a_cut": long.edges,
@@ -55,6 +65,8 @@ def _lines(proof: "SampledProof", decision: Decision, found: dict[str, Any]) -> 
     if proof.rows is not None:
         rows = f"{proof.rows.evidence.tokens:,} tokens on {proof.rows.num_rows} real prefixes, every seed another"
         lines.append(("memoised rows", rows))
+        if proof.rows.tried:
+            lines.append(("places tried", _tried(proof.rows)))
     elif not proof.takes_tables:
         lines.append(("memoised rows", "none: the tree takes candidates only, and a table gives distributions"))
     if proof.joint:
@@ -66,6 +78,14 @@ def _lines(proof: "SampledProof", decision: Decision, found: dict[str, Any]) -> 
             ("rounding", f"the verification pass is TV {numeric.mean():.1e} from p on average, {numeric.max():.1e} at most")
         )
     return tuple(lines)
+
+
+def _tried(rows: RowRuns) -> str:
+    """At which places of the strategy's trees drafts were tried often, and at which hardly ever."""
+    often = [place for place, count in rows.tried.items() if count >= OFTEN]
+    rarely = rows.places - frozenset(often)
+    found = f"{places_words(often)}, at least {OFTEN} times each" if often else "none often"
+    return f"{found}; less often: {places_words(rarely)}" if rarely else found
 
 
 def _numeric(proof: "SampledProof") -> Floats:

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from specdec.losslessness.exact.places import words
 from specdec.losslessness.sampled.cached_rows import RUN_TOKENS, RowRuns, _tempered
 from specdec.losslessness.sampled.evidence import decide
 from specdec.losslessness.sampled.long_runs import RealRow
@@ -61,3 +62,28 @@ def test_a_verifier_that_resamples_from_p_is_refuted(on_table):
     for _ in range(2):
         runs.run(60)
     assert decide([runs.evidence]).refuted_by
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        ("self-wor", "depth 1: siblings 1-3; depth 2: siblings 1-2; depth 3: sibling 1"),
+        ("self-iid", "depth 1: siblings 1-3; depth 2: siblings 1-2; depth 3: sibling 1"),
+        ("self-dynamic", "depths 1-4: siblings 1-4"),
+    ],
+)
+def test_the_runs_draw_the_strategys_own_shape_and_say_where_drafts_were_tried(on_table, strategy, expected):
+    runs = RowRuns(on_table(strategy, "sampling.temperature=1.0"), real_rows(60, 8), seed=2)
+    assert runs.places == frozenset()
+    runs.run(16)
+    assert words(runs.places) == expected
+    assert runs.tried[1, 1] > runs.tried[2, 1] > runs.tried[3, 1] > 0
+    assert runs.tried[1, 1] >= runs.tried[1, 2] > 0
+
+
+def test_a_builder_that_counts_the_batch_drafts_as_for_one(on_table):
+    """Sixty-four rows at once would leave it nothing that pays."""
+    drafter = {"use": "tabular", "vocab": 8, "random": {}}
+    runs = RowRuns(on_table("adaptive", "sampling.temperature=1.0", drafter=drafter), real_rows(60, 8), seed=2)
+    runs.run(64)
+    assert runs.tried[2, 1] > 0
