@@ -34,7 +34,7 @@ MODELS = 8
 
 
 SOONEST = (Draw.DETERMINISTIC, Draw.IID, Draw.WITHOUT_REPLACEMENT, Draw.COUPLED)
-"""Kinds of draw; prefixes of every length are tried with the first that the rule accepts, whose drafts are enumerated soonest."""
+"""Kinds of draw, those first whose drafts are enumerated soonest: prefixes of every length are tried with the first alone."""
 
 
 def check_verifier(cls: type[Verifier], options: Mapping[str, Any] | PartOptions | None = None) -> Checked:

@@ -21,7 +21,7 @@ from specdec.interfaces.results import HiddenStates, Verdict
 from specdec.losslessness.exact.acceptance_bound import MOST_TOKENS, best_acceptance
 from specdec.losslessness.exact.checked_rng import REPEATS, Probe, distribution_of
 from specdec.losslessness.exact.distance import Emission, ExactProof, NextDistribution, prove
-from specdec.losslessness.exact.guards import blamed, check_verdict
+from specdec.losslessness.exact.guards import blamed, check_stated_q, check_verdict
 from specdec.losslessness.exact.places import drafted_places, visible_places
 from specdec.losslessness.exact.shared_noise import Witness, check_step, owes_the_draws, shares_noise
 from specdec.sampling.logits_warper import LogitsWarper
@@ -175,6 +175,8 @@ def _draft(decoder: Decoder, prefix: Sequence[int], depth: int | None, rng: Requ
     with blamed(f"tree '{decoder.builder.name}'"):
         runner = DraftRunner(target=decoder.target, drafter=decoder.drafter, builder=decoder.builder)
         tree = runner.grow([_sequence(decoder, prefix, depth, rng)], session)[0]
+    if decoder.verifier.declaration.reads_q:
+        check_stated_q(tree, decoder.builder.name)
     q = () if tree.q is None else tuple(map(tuple, tree.q.tolist()))
     key = (
         tree.tokens,

@@ -42,6 +42,23 @@ def check_verdict(verdict: Any, tree: DraftTree, *, vocab_size: int, verifier: s
     return checked
 
 
+def check_stated_q(tree: DraftTree, builder: str) -> None:
+    """Raise PluginError, naming the builder, for a drawn token that the q of its parent rules out.
+
+    The verifier that stumbles over it is not at fault.
+    """
+    for parent, drawn in tree.draw_order.items():
+        if tree.q is None or tree.q_row[parent] < 0:
+            continue
+        q = tree.q_of(parent)
+        for child in drawn:
+            if not float(q[tree.tokens[child]]) > 0:
+                raise PluginError(
+                    f"tree '{builder}': node {child}: token {tree.tokens[child]} was drawn, and the q that is stated for its "
+                    "parent gives it probability 0; store the row that was drawn from"
+                )
+
+
 def _broken_rule(verdict: Any, tree: DraftTree, vocab_size: int) -> str | None:
     if not isinstance(verdict, Verdict):
         return f"returned {type(verdict).__name__}, not a Verdict"

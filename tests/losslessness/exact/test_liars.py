@@ -1,5 +1,6 @@
 """Parts that lie about their distribution somewhere: the proof of a strategy must find where."""
 
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -92,6 +93,22 @@ class Tree(TreeBuilder[PartOptions]):
             q=torch.stack(list(rows.values())) if rows else None,
             q_row=[numbers.get(node, -1) for node in range(len(sketch))],
         )
+
+
+class StatesTheRowOfAnotherNode(Tree):
+    """Below the root, q is that of the root without its likeliest token."""
+
+    name = "states_the_row_of_another_node"
+    Options = PartOptions
+    levels = 2
+
+    def grow(self, root_token, root_position, budget, rng):
+        tree = yield from super().grow(root_token, root_position, budget, rng)
+        if tree.q is None or len(tree.q) < 2:
+            return tree
+        q = tree.q.clone()
+        q[1] = torch.nn.functional.one_hot(q[0].argmin(), len(q[0])).double()
+        return replace(tree, q=q)
 
 
 class DropsStopTokens(Tree):
@@ -234,6 +251,11 @@ def test_a_builder_that_lies_in_one_place_only_is_refuted(builder):
     proof = proof_of(tree=builder)
     assert proof.reason is None
     assert proof.tv > 1e-3
+
+
+def test_a_builder_that_rules_out_what_it_drew_is_named_and_not_the_verifier():
+    with pytest.raises(PluginError, match=r"tree 'states_the_row_of_another_node': node \d+: token \d+ was drawn, and the q"):
+        proof_of(tree=StatesTheRowOfAnotherNode)
 
 
 def test_the_honest_builder_of_which_they_are_variants_is_proved():
