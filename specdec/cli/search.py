@@ -87,7 +87,7 @@ def _tree_file(found: Found, profile: AcceptanceProfile, costs: CostModel, name:
     best = found.best
     how = "answers replayed" if found.replayed else "closed form"
     basis = f"{profile.source}; {costs.source}; context {context}; {how}"
-    predicted = Prediction(round(best.tokens, 4), round(best.speedup, 4), basis)
+    predicted = Prediction(tau=round(best.tokens, 4), speedup=round(best.speedup, 4), basis=basis)
     return TreeFile(name, "specdec tree search, the dynamic program of arXiv 2402.12374", best.shape, predicted)
 
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from specdec.errors import SpecError
 from specdec.files.atomic import write_whole
 from specdec.files.validation import faults
-from specdec.files.yaml_document import listed, read_file
+from specdec.files.yaml_document import Document, Problem, listed, read_file
 
 NUMBER_LIKE = re.compile(r"[-+.0-9][-+.0-9eE]*")
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -26,12 +26,16 @@ def read_model(path: Path, model: type[ModelT], kind: str) -> ModelT:
     document = read_file(path)
     data = dict(document.data)
     given = data.pop("kind", None)
-    problems = list(document.problems)
-    if given != kind and not problems:
+    if given != kind and not document.problems:
         got = "has no kind" if given is None else f"got {given!r}"
         raise SpecError(str(document.problem(("kind",), f"{got}, expected '{kind}'")))
-    problems += [document.problem(key, message) for key, message in faults(model, data).items()]
-    if problems:
+    return checked_model(document, model, data)
+
+
+def checked_model(document: Document, model: type[ModelT], data: Mapping[str, Any], more: Sequence[Problem] = ()) -> ModelT:
+    """The model of a document's data. Raises SpecError with every mistake and its line, `more` included."""
+    found = [document.problem(key, message) for key, message in faults(model, data).items()]
+    if problems := [*document.problems, *found, *more]:
         raise SpecError(listed(problems))
     return model.model_validate_json(json.dumps(data))
 
@@ -39,7 +43,13 @@ def read_model(path: Path, model: type[ModelT], kind: str) -> ModelT:
 def write_model(path: Path, model: BaseModel, kind: str) -> None:
     """Write the file that `read_model` reads back; it appears only when it is whole."""
     data = {"kind": kind, **model.model_dump(mode="json", exclude_none=True, exclude_defaults=True)}
-    write_whole(path, yaml.dump(_rounded(data), Dumper=_Rows, sort_keys=False, allow_unicode=True, width=120))
+    write_whole(path, yaml_text(data))
+
+
+def yaml_text(data: Mapping[str, Any]) -> str:
+    """YAML that our reader reads back, numbers in six digits."""
+    text: str = yaml.dump(_rounded(data), Dumper=_Rows, sort_keys=False, allow_unicode=True, width=120)
+    return text
 
 
 class _Rows(yaml.SafeDumper):

@@ -163,6 +163,8 @@ class _Reader:
         if isinstance(node, yaml.MappingNode):
             return self.mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
+            for place, item in enumerate(node.value):
+                self.origins[*path, place] = Origin(self.source, item.start_mark.line + 1)
             return [self.value(item, (*path, i)) for i, item in enumerate(node.value)]
         return self.scalar(node, path)
 

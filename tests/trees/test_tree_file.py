@@ -60,39 +60,66 @@ def test_each_form_gives_its_shape(text, paths):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (HEAD + "paths:\n  - [0]\n  - [1, 0]\n", r"f: line 5: path \[1, 0\]: its parent \[1\]"),
-        (HEAD + "paths:\n  - [0]\n  - zero\n", "f: line 5: a path is a list of ranks; got 'zero'"),
-        (HEAD + "paths:\n  - [0]\n  - [x]\n", r"f: line 5: path \['x'\]"),
-        (HEAD + "paths: []", "f: line 3: 'paths' must be a list that is not empty"),
-        (HEAD + "paths:", "f: line 3: 'paths' must be a list"),
-        (HEAD + "chain: 0", "f: line 3: a count from 1 to"),
-        (HEAD + "chain: 2.5", "f: line 3: a count from 1 to 4096 is needed; got 2.5"),
-        (HEAD + "chain: true", "f: line 3: a count"),
-        (HEAD + "widths: [2, -1]", "f: line 3: a count"),
-        (HEAD + "widths: [100, 100]", "f: line 3: .* more than 4096"),
-        (HEAD + "width: [2]", "f: line 3: unknown key 'width'; did you mean 'widths'"),
-        (HEAD + "chain: 2\nwidths: [1]", "f: exactly one of paths, chain and widths is needed; got chain and widths"),
-        (HEAD, "f: exactly one of .*; got none"),
-        (HEAD + "name: u\nchain: 1", "f: line 3: 'name' occurs twice, first in line 1"),
-        ("name: t\nchain: 1", "f: line 1: 'source' must be a text; got None"),
-        ("name: [t]\nsource: s\nchain: 1", "f: line 1: 'name' must be a text"),
-        (HEAD + "predicted: {tau: 2}\nchain: 1", "f: line 3: 'predicted' must be a mapping of tau, speedup, basis"),
-        (HEAD + "predicted: {tau: 0, speedup: 1, basis: b}\nchain: 1", "f: line 3: predicted.tau must be a number above 0"),
-        (HEAD + "predicted: {1: 2, tau: 3}\nchain: 1", "f: line 3: 'predicted' must be a mapping of tau, speedup, basis"),
+        (HEAD + "paths:\n  - [0]\n  - [1, 0]\n", r"f:5: paths\.1: path \[1, 0\]: its parent \[1\]"),
+        (HEAD + "paths:\n  - [0]\n  - zero\n", r'f:5: paths\.1: got "zero", expected a list'),
+        (HEAD + "paths:\n  - [0]\n  - [x]\n", r'f:5: paths\.1\.0: got "x", expected a whole number'),
+        (HEAD + "paths: []", r"f:3: paths: got \[\], expected a list of at least 1 item"),
+        (HEAD + "paths:", "f:1: exactly one of paths, chain and widths is needed; got none"),
+        (HEAD + "chain: 0", "f:3: chain: got 0, expected at least 1"),
+        (HEAD + "chain: 5000", "f:3: chain: got 5000, expected at most 4096"),
+        (HEAD + "chain: 2.5", "f:3: chain: got 2.5, expected a whole number"),
+        (HEAD + "chain: true", "f:3: chain: got true, expected a whole number"),
+        (HEAD + "widths: [2, -1]", r"f:3: widths\.1: got -1, expected at least 1"),
+        (HEAD + "widths: [100, 100]", "f:3: widths: .* more than 4096"),
+        (HEAD + "width: [2]", "f:3: width: unknown key; did you mean 'widths'"),
+        (HEAD + "chain: 2\nwidths: [1]", "f:1: exactly one of paths, chain and widths is needed; got chain and widths"),
+        (HEAD, "f:1: exactly one of .*; got none"),
+        (HEAD + "name: u\nchain: 1", "f:3: name: given twice; first at line 1"),
+        ("name: t\nchain: 1", "f:1: source: is required"),
+        ("name: [t]\nsource: s\nchain: 1", "f:1: name: got .*, expected text"),
+        (HEAD + "predicted: {tau: 2}\nchain: 1", r"f:3: predicted\.speedup: is required\nf:3: predicted\.basis: is required"),
+        (HEAD + "predicted: {tau: 0, speedup: 1, basis: b}\nchain: 1", r"f:3: predicted\.tau: got 0, expected greater than 0"),
+        (HEAD + "predicted: {tau: .inf, speedup: 1, basis: b}\nchain: 1", r"f:3: predicted\.tau: got \.inf, expected a finite"),
         (
             HEAD + f"predicted: {{tau: {'9' * 400}, speedup: 1, basis: b}}\nchain: 1",
-            "f: line 3: predicted.tau must be a number",
+            r"f:3: predicted\.tau: got 9+\.\.\., expected a",
         ),
-        (HEAD + "predicted: {tau: 2, speedup: x, basis: b}\nchain: 1", "f: line 3: predicted.speedup must be"),
-        (HEAD + "predicted: {tau: 2, speedup: 1, basis: 3}\nchain: 1", "f: line 3: predicted.basis must be a text"),
-        ("- 1", "f: a tree file is a mapping"),
-        ("", "f: a tree file is a mapping"),
+        (
+            HEAD + f"predicted: {{tau: {'9' * 5000}, speedup: 1, basis: b}}\nchain: 1",
+            r"f:3: predicted\.tau: got a number of 5000",
+        ),
+        (HEAD + "predicted: {1: 2, tau: 3}\nchain: 1", r"f:3: predicted\.1: unknown key"),
+        (HEAD + "predicted: {tau: 2, speedup: x, basis: b}\nchain: 1", r'f:3: predicted\.speedup: got "x", expected a number'),
+        (HEAD + "predicted: {tau: 2, speedup: 1, basis: 3}\nchain: 1", r"f:3: predicted\.basis: got 3, expected text"),
+        ("- 1", "f:1: got something else, expected a mapping"),
+        ("", "f:1: name: is required"),
         ("name: t\nsource: [", "f:2: not YAML"),
     ],
 )
 def test_a_malformed_file_is_refused_with_its_line(text, message):
     with pytest.raises(SpecError, match=message):
         parse_tree(text, origin="f")
+
+
+def test_all_mistakes_of_a_file_are_reported_at_once():
+    text = "nmae: t\nsource: 3\npredicted: {tau: -1, speedup: 1, basis: b}\npaths:\n  - [0]\n  - [2]\n  - [1, 0]\n  - x\n"
+    with pytest.raises(SpecError) as error:
+        parse_tree(text, origin="f")
+    assert [line.partition(": ")[0] for line in str(error.value).splitlines()] == [
+        "f:1",
+        "f:1",
+        "f:2",
+        "f:3",
+        "f:8",
+        "f:6",
+        "f:7",
+    ]
+
+
+@pytest.mark.parametrize("name", ["0998", "1e3", "no", "12:30", "~", "true", "a\nb", ".5", "- x", "null"])
+def test_every_name_is_read_back_as_it_was_written(name):
+    tree = TreeFile(name, "s", TreeShape.chain(2))
+    assert parse_tree(format_tree(tree), origin="f") == tree
 
 
 def test_a_file_that_cannot_be_read_is_an_error_with_its_path(tmp_path):
@@ -108,7 +135,7 @@ def test_what_is_written_is_read_back(shape, tmp_path):
     tree = TreeFile("x: y", 'a "quoted" source\nover two lines, é', shape)
     write_tree(tree, tmp_path / "x.yaml")
     assert read_tree(tmp_path / "x.yaml") == tree
-    searched = TreeFile("x", "a search", shape, Prediction(2.5, 1.25, "acceptance of x; costs of y"))
+    searched = TreeFile("x", "a search", shape, Prediction(tau=2.5, speedup=1.25, basis="acceptance of x; costs of y"))
     assert parse_tree(format_tree(searched), origin="f") == searched
 
 
