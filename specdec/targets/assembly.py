@@ -6,9 +6,10 @@ from typing import Any
 
 from specdec.errors import SpecdecWarning, TargetMismatch
 from specdec.interfaces.results import TargetFacts
+from specdec.interfaces.text_codec import TextCodec
 from specdec.targets.allocator import keep_freed_memory
 from specdec.targets.bitwise import BitwiseRuntime
-from specdec.targets.bitwise_loading import bitwise_runtime
+from specdec.targets.bitwise_loading import bitwise_runtime, sample_ids
 from specdec.targets.capability import Limits, mask_plan, no_trees_because, text_config
 from specdec.targets.context import Context, context_of
 from specdec.targets.fusing import ForwardKind, fuse
@@ -32,7 +33,8 @@ BITWISE = (
 class RunSettings:
     """prefill_chunk: tokens per forward of a prompt. max_context: cap on the context. probe: try the model at load.
 
-    bitwise: run it in bitwise mode, with the model's own forward. forward: whose it is otherwise.
+    bitwise: run it in bitwise mode, with the model's own forward. forward: whose it is otherwise. codec: of the model's
+    texts, where it has one: the self-test of bitwise mode reads one.
     """
 
     prefill_chunk: int
@@ -40,6 +42,7 @@ class RunSettings:
     probe: bool
     bitwise: bool = False
     forward: ForwardKind = "auto"
+    codec: TextCodec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,7 @@ def _inner(
         with factors.taken():
             if settings.probe:
                 _refuse_mixing(plain)
-    return _bitwise(plain, probe=settings.probe) if settings.bitwise else plain
+    return _bitwise(plain, settings) if settings.bitwise else plain
 
 
 def _refuse_mixing(runtime: TransformerRuntime) -> None:
@@ -114,10 +117,10 @@ def _refuse_mixing(runtime: TransformerRuntime) -> None:
         raise TargetMismatch(f"{type(runtime.call.model).__name__}: {fault}; a max_context below that position may work")
 
 
-def _bitwise(plain: TransformerRuntime, *, probe: bool) -> BitwiseRuntime:
+def _bitwise(plain: TransformerRuntime, settings: RunSettings) -> BitwiseRuntime:
     """Raises TargetMismatch where the mode is refused, or where it does not give the model's own logits."""
-    runtime = bitwise_runtime(plain)
-    fault = tree_fault(runtime, BRANCHING) if probe else None
+    runtime = bitwise_runtime(plain, sample_ids(settings.codec))
+    fault = tree_fault(runtime, BRANCHING) if settings.probe else None
     if fault is not None:
         raise TargetMismatch(f"bitwise mode is refused: {fault}")
     return runtime

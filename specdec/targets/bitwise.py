@@ -61,15 +61,16 @@ class BitwiseRuntime:
     """Runs an unmodified model over batches, each token in a row of its own of a forward of fixed shape.
 
     A path's buffer has a length that its position fixes; each length is proved when it is first needed, and again when the
-    number of threads has changed.
+    number of threads has changed. sample: ids of a text for these proofs.
     """
 
-    def __init__(self, forward: FixedForward, limits: Limits) -> None:
+    def __init__(self, forward: FixedForward, limits: Limits, sample: Sequence[int] = ()) -> None:
         self.call = forward.call
         self.masks = forward.masks
         self.limits = limits
         self.width = forward.width
         self._forward = forward
+        self._sample = tuple(sample)
         self._proved = {(SHORTEST, torch.get_num_threads())}
 
     def prefill(self, prompts: Sequence[Sequence[int]], features: Features) -> tuple[BitwiseState, tuple[Scored, ...]]:
@@ -162,7 +163,7 @@ class BitwiseRuntime:
         for length in sorted({path_length(position) for position in positions}):
             if (length, threads) in self._proved:
                 continue
-            fault = fault_at(self._forward, length, self.limits.max_positions)
+            fault = fault_at(self._forward, length, self.limits.max_positions, self._sample)
             if fault is not None:
                 raise NumericsError(
                     f"bitwise mode ends here: {threads} threads, width {self.width}, paths of {length} tokens: {fault}; "

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from specdec.interfaces.declarations import Features
 from specdec.nn.path_kv_cache import PathCache
+from specdec.targets.bitwise_attention import RowByRow
 from specdec.targets.capability import MaskPlan
 from specdec.targets.masking import mask_argument
 from specdec.targets.model_call import ModelCall, ModelOutput
@@ -82,7 +83,8 @@ class FixedForward:
         ids = torch.tensor([[one.token] for one in rows], device=self.call.device)
         kept = 0 if any(one.wanted for one in rows) else torch.empty(0, dtype=torch.int64, device=self.call.device)
         placed = positions[:, None].to(self.call.device)
-        return self.call(ids, placed, mask, slot_cache(kv), features, kept)
+        with RowByRow():
+            return self.call(ids, placed, mask, slot_cache(kv), features, kept)
 
 
 def path_mask(positions: Tensor, length: int, window: int | None) -> Tensor:

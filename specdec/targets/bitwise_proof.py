@@ -1,6 +1,7 @@
 """The self-test of bitwise mode: are the bits at a token those of the token, its position and its path alone?
 
-On the model's own shapes it varies the row of the forward, what the other rows hold, and the slots of the cache.
+On the model's own shapes and activations it varies the row of the forward, what the other rows hold, the slots of the cache and
+the length of the path: one token in every row at once, and a chain among strangers.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ WIDTHS = (16, 8, 32)
 """In the order in which they are tried: 16 rows cost a CPU little more than 8, and a tree then takes half the forwards."""
 
 CHAIN = 4
-"""Tokens of the chain whose bits are compared."""
+"""Tokens of the chain whose bits are compared, and of each text that is put into all rows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,6 +29,11 @@ class _Bits:
     """Everything that a forward leaves at one token: logits, hidden states, and keys and values of all layers."""
 
     parts: tuple[Tensor, ...]
+
+    @property
+    def logits(self) -> Tensor:
+        """[vocab]."""
+        return self.parts[0]
 
     def equal(self, other: "_Bits") -> bool:
         """Bit for bit; NaN equals nothing."""
@@ -39,12 +45,12 @@ class _Bits:
         return max(float((mine.double() - theirs.double()).abs().max()) for mine, theirs in pairs)
 
 
-def proved_forward(call: ModelCall, masks: MaskPlan, max_positions: int | None) -> FixedForward:
-    """A forward of the first width that passes. Raises TargetMismatch with what was seen at each."""
+def proved_forward(call: ModelCall, masks: MaskPlan, max_positions: int | None, sample: Sequence[int] = ()) -> FixedForward:
+    """A forward of the first width that passes. sample: as for `fault_at`. Raises TargetMismatch with what was seen at each."""
     seen = []
     for width in WIDTHS:
         forward = FixedForward(call, masks, width)
-        fault = fault_at(forward, SHORTEST, max_positions)
+        fault = fault_at(forward, SHORTEST, max_positions, sample)
         if fault is None:
             return forward
         seen.append(f"width {width}: {fault}")
@@ -55,10 +61,13 @@ def proved_forward(call: ModelCall, masks: MaskPlan, max_positions: int | None) 
     )
 
 
-def fault_at(forward: FixedForward, length: int, max_positions: int | None) -> str | None:
-    """What changed the bits of a token over paths of this length, within the context; None if nothing did."""
+def fault_at(forward: FixedForward, length: int, max_positions: int | None, sample: Sequence[int] = ()) -> str | None:
+    """What changed the bits of a token over paths of this length, within the context; None if nothing did.
+
+    sample: ids of a text that the model may be given, so that its activations are real ones; none: made-up ids.
+    """
     try:
-        return _Trial(forward, length, max_positions).fault()
+        return _Trial(forward, length, max_positions, sample).fault()
     except torch.OutOfMemoryError:
         raise
     except FORWARD_FAULTS as error:
@@ -66,28 +75,61 @@ def fault_at(forward: FixedForward, length: int, max_positions: int | None) -> s
 
 
 class _Trial:
-    """A short chain at the end of a full path: token by token in row 0, as plain decoding runs it, and then as trees are run.
+    """A text, run twice; the model's own words after it; a short chain at the end of a full path, alone and as trees are run.
 
-    The path is a real one of `width` tokens, told over and over: a long path for the price of a short one.
+    The full path is that of the text, repeated over and over: a long path for the price of a short one.
     """
 
-    def __init__(self, forward: FixedForward, length: int, max_positions: int | None) -> None:
+    def __init__(self, forward: FixedForward, length: int, max_positions: int | None, sample: Sequence[int]) -> None:
         self._forward, self._length, self._width = forward, length, forward.width
         call = forward.call
         self._vocab_size = call.vocab_size
+        self._sample = [token for token in sample if token < self._vocab_size]
         self._features = Features(last=call.hidden_size is not None, layers=(0, call.num_layers // 2, call.num_layers))
-        self._kv: PathCache = forward.cache(1)
-        self._kv.grow(0, (self._width // CHAIN + 1) * self._width + 2 * CHAIN)
-        self._free = list(self._kv.nodes[0])
-        prefix = self._slots(self._width)
-        forward(
-            self._kv, [PlacedToken(self._token(3, at), prefix[at], prefix, at) for at in range(self._width)], length, Features()
-        )
         end = max(length if max_positions is None else min(length, max_positions), self._width + CHAIN)
-        self._prefix = [prefix[at % self._width] for at in range(end - CHAIN)]
+        blocks = (end - CHAIN) // self._width if length == SHORTEST else 1
+        self._kv: PathCache = forward.cache(1)
+        self._kv.grow(0, (2 * blocks + self._width // CHAIN) * self._width + 2 * CHAIN + 3 * (self._width - 1 + CHAIN))
+        self._free = list(self._kv.nodes[0])
+        self._text = self._slots(blocks * self._width)
+        self._prefix = [self._text[at % len(self._text)] for at in range(end - CHAIN)]
+        shortest = self._width if length == SHORTEST else min(length // 2, len(self._prefix))
+        self._lengths = sorted({shortest, (shortest + len(self._prefix)) // 2, len(self._prefix)})
 
     def fault(self) -> str | None:
-        """The first way that gave other bits, and how far off the logits were."""
+        """The first way that gave other bits, and how far off they were."""
+        return self._in_turned_rows() or self._in_all_rows() or self._along_a_chain()
+
+    def _in_turned_rows(self) -> str | None:
+        """The text as a prompt, and again with each forward's rows turned by half of their number, in slots of its own."""
+        half, again = self._width // 2, self._slots(len(self._text))
+        for begin in range(0, len(self._text), self._width):
+            block = range(begin, begin + self._width)
+            expected = self._run([PlacedToken(self._word(at), self._text[at], self._text, at) for at in block])
+            tokens = [PlacedToken(self._word(at), again[at], again, at) for at in block]
+            got = self._run([*tokens[half:], *tokens[:half]])
+            for row, (mine, theirs) in enumerate(zip([*got[half:], *got[:half]], expected, strict=True)):
+                if not mine.equal(theirs):
+                    turned, apart = (row + half) % self._width, _apart([mine], [theirs])
+                    return f"a token in row {turned} instead of {row} has other bits after {begin + row} of a text: {apart}"
+        return None
+
+    def _in_all_rows(self) -> str | None:
+        """The model's own words after parts of the path, each of them in every row of a forward."""
+        others = self._slots(self._width - 1)
+        for length in self._lengths:
+            path, token = self._prefix[:length], self._word(length)
+            for own in self._slots(CHAIN):
+                rows = self._run([PlacedToken(token, slot, path, len(path)) for slot in (own, *others)])
+                for row, bits in enumerate(rows[1:], start=1):
+                    if not bits.equal(rows[0]):
+                        apart = _apart([bits], rows[:1])
+                        return f"a token in row {row} instead of 0 has other bits after {len(path)} tokens: {apart}"
+                path, token = [*path, own], int(rows[0].logits.argmax())
+        return None
+
+    def _along_a_chain(self) -> str | None:
+        """Token by token in row 0, as plain decoding runs it, and then among others, as trees are run."""
         chain = self._chain(self._slots(CHAIN))
         expected = [self._run([token])[0] for token in chain]
         lone = self._run([None] * (self._width - 1) + [chain[-1]])[-1]
@@ -136,6 +178,10 @@ class _Trial:
     def _slots(self, count: int) -> list[int]:
         taken, self._free = self._free[:count], self._free[count:]
         return taken
+
+    def _word(self, at: int) -> int:
+        """The token of the text at this place."""
+        return self._sample[at % len(self._sample)] if self._sample else self._token(3, at)
 
     def _token(self, stride: int, place: int) -> int:
         """Distinct enough, and the same every time."""

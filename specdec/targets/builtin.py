@@ -64,8 +64,10 @@ class BuiltinTarget(Target[BuiltinOptions]):
     def build(cls, options: BuiltinOptions, tools: BuildTools) -> "BuiltinTarget":
         folder = str(unpacked_folder())
         model = load_model(folder, dtype=options.dtype, device=options.device, attention=options.attention)
-        settings = RunSettings(options.prefill_chunk, options.max_context, options.probe, options.bitwise, options.forward)
         codec = TokenizerCodec(load_tokenizer(folder, revision=None, trust_remote_code=False))
+        settings = RunSettings(
+            options.prefill_chunk, options.max_context, options.probe, options.bitwise, options.forward, codec
+        )
         return cls(assemble(model, settings, builtin_name()), codec)
 
     @property

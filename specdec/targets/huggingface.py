@@ -75,9 +75,11 @@ class HuggingFaceTarget(Target[HuggingFaceOptions]):
             revision=options.revision,
             trust_remote_code=options.trust_remote_code,
         )
-        settings = RunSettings(options.prefill_chunk, options.max_context, options.probe, options.bitwise, options.forward)
         tokenizer = load_tokenizer(options.model, revision=options.revision, trust_remote_code=options.trust_remote_code)
         codec = None if tokenizer is None else TokenizerCodec(tokenizer)
+        settings = RunSettings(
+            options.prefill_chunk, options.max_context, options.probe, options.bitwise, options.forward, codec
+        )
         return cls(assemble(model, settings, options.model, tokenizer), codec)
 
     @property

@@ -7,7 +7,7 @@ from specdec.errors import SpecdecError, TargetMismatch
 from specdec.interfaces.declarations import Features
 from specdec.targets.assembly import RunSettings, assemble
 from specdec.targets.bitwise import BitwiseRuntime
-from specdec.targets.bitwise_forward import SHORTEST, path_length
+from specdec.targets.bitwise_forward import SHORTEST, path_length, path_mask
 from specdec.trees.draft_tree import root_only
 
 KINDS = ["llama", "gpt2", "mixtral", "qwen3_moe", "mistral", "gemma3"]
@@ -15,17 +15,15 @@ ALL = Features(last=True, layers=(0, 1, 2))
 
 
 @pytest.fixture(scope="session")
-def make_bitwise(make_model):
+def make_bitwise(make_model, skip_unless_repeatable):
     """The runtime of a tiny model in bitwise mode, or a skip where this machine's self-test refuses it."""
     made = {}
 
     def make(kind, dtype=torch.bfloat16, attention="sdpa") -> BitwiseRuntime:
         key = kind, dtype, attention
         if key not in made:
-            try:
+            with skip_unless_repeatable(dtype):
                 made[key] = assemble(make_model(kind, dtype, attention), RunSettings(512, None, True, True), kind).runtime
-            except TargetMismatch as refusal:
-                pytest.skip(str(refusal))
         return made[key]
 
     return make
@@ -214,6 +212,19 @@ def test_the_first_of_equal_logits_wins_alone_and_among_others():
 
 def test_a_path_buffer_has_the_length_that_its_position_fixes():
     assert [path_length(position) for position in (0, 127, 128, 255, 256, 1000)] == [128, 128, 256, 256, 512, 1024]
+
+
+def test_on_its_path_a_token_sees_itself_and_what_stands_before_it():
+    mask = path_mask(torch.tensor([0, 2, 4]), 5, None)
+    assert mask.shape == (3, 1, 1, 5)
+    assert mask[:, 0, 0].int().tolist() == [[1, 0, 0, 0, 0], [1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]
+
+
+def test_a_window_hides_what_stands_further_back_and_counts_the_token_itself():
+    mask = path_mask(torch.tensor([0, 2, 4]), 5, 3)
+    assert mask[:, 0, 0].int().tolist() == [[1, 0, 0, 0, 0], [1, 1, 1, 0, 0], [0, 0, 1, 1, 1]]
+    assert path_mask(torch.tensor([4]), 5, 1)[0, 0, 0].int().tolist() == [0, 0, 0, 0, 1]
+    assert torch.equal(path_mask(torch.tensor([4]), 5, 5), path_mask(torch.tensor([4]), 5, None))
 
 
 def test_what_cannot_be_scored_is_refused_and_harms_nothing(make_bitwise, make_runtime, prompt, random_tree):

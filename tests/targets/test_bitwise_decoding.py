@@ -41,13 +41,11 @@ def ids(decoder, prompts, sampling, batch, length):
 
 
 @pytest.fixture(scope="module")
-def tiny_target(make_model):
-    try:
+def tiny_target(make_model, skip_unless_repeatable):
+    with skip_unless_repeatable(torch.bfloat16):
         return HuggingFaceTarget(
             assemble(make_model("llama", torch.bfloat16), RunSettings(512, None, True, True), "tiny"), None
         )
-    except TargetMismatch as refusal:
-        pytest.skip(str(refusal))
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -71,7 +69,7 @@ def test_the_embedded_model_in_bfloat16_answers_through_eagle_as_plain_decoding_
             assert got == expected
             assert accepted > 0
     except (TargetMismatch, NumericsError) as refusal:
-        if "bitwise mode" not in str(refusal):
+        if "does not repeat its bits" not in str(refusal) and "bitwise mode ends here" not in str(refusal):
             raise
         pytest.skip(str(refusal))
 
