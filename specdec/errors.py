@@ -2,10 +2,17 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
 
 
 class SpecdecError(Exception):
-    """An error that the user can fix; the command line prints it without a traceback and exits with 2."""
+    """An error that the user can fix; the command line prints it without a traceback and exits with 2.
+
+    Attributes:
+        finished: Answers that were complete when `Decoder.generate` failed, in its order; None in the places of the others.
+    """
+
+    finished: tuple[Any, ...] = ()
 
 
 class SpecError(SpecdecError):

@@ -52,11 +52,16 @@ class Bench:
         self._file = file
         self._progress = progress
         self._known = {measurement.key: measurement for measurement in file.done}
+        self._failures: list[SpecdecError] = []
         self._done = 0
         self._planned = self._count()
 
     def run(self) -> None:
-        """Measure all that is missing."""
+        """Measure all that is missing.
+
+        A contender that cannot answer some questions is measured on the others, like all contenders; the first such error is
+        raised at the end.
+        """
         for dtype in self._settings.dtypes or (None,):
             self._progress(self._done, self._planned, "loading models")
             loaded = self._lineup.load(dtype)
@@ -70,6 +75,17 @@ class Bench:
                 _Sitting(self, cell, loaded, prompter).run()
             del loaded
             gc.collect()
+        if self._failures:
+            first = self._failures[0]
+            first.args = (f"{first}; measurements left out: {len(self._failures)}, all others are in the file",)
+            raise first
+
+    def fail(self, contender: Contender, asked: Sequence[tuple[int, Question]], error: SpecdecError) -> None:
+        """Leave a measurement out, and raise its error when all others are made."""
+        keys = [question.key for _, question in asked]
+        which = f"question {keys[0]}" if len(keys) == 1 else f"questions {keys[0]} to {keys[-1]}"
+        error.args = (f"{contender.name}, {which}: {error}",)
+        self._failures.append(error)
 
     def groups(self, size: int) -> list[_Group]:
         """The questions that share a batch of `size` places, together or one after another."""
@@ -136,7 +152,11 @@ class _Sitting:
                 continue
             task = self._task(asked, [prompts[n] for n, _ in asked], turn)
             for contender in _rotated(contenders, self.tasks):
-                measured = self._measured(contender, task, group.number, turn, asked)
+                try:
+                    measured = self._measured(contender, task, group.number, turn, asked)
+                except SpecdecError as error:
+                    self.bench.fail(contender, asked, error)
+                    continue
                 if contender.name == PLAIN:
                     for (number, _), answer in zip(asked, measured.answers, strict=True):
                         said[number] = (*said[number], self.prompter.said(answer.tokens))

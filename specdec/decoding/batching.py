@@ -3,34 +3,71 @@
 import itertools
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 from specdec.decoding.callbacks import StepCallback
 from specdec.decoding.sequence import Sequence
-from specdec.errors import PluginError
+from specdec.errors import PluginError, SpecdecError
 from specdec.interfaces.declarations import Features
 from specdec.interfaces.part_guard import PartGuard
 from specdec.interfaces.parts import Drafter, DraftSession, Target, TargetState
 from specdec.interfaces.proposals import DraftStart, Memory
 
+T = TypeVar("T")
+
 
 @dataclass(slots=True)
 class DecodeBatch:
-    """A batch in flight: sequences still decoding, aligned with the rows of `state` and `session`, and those that have ended.
+    """A batch in flight.
 
-    waiting: those that begin when others end. size: sequences at once. step_callback: called with each step of each sequence.
-    memory: what the tree builder keeps about the batch. prefill_seconds: of all that have begun, first tokens included.
+    Attributes:
+        everyone: All its sequences, in order.
+        size: Sequences at once; None: all.
+        keeps_going: Whether a sequence that fails ends alone, and the error is left for the end.
+        sequences: Those that are being decoded, aligned with the rows of `state` and `session`.
+        ended: Those that are finished or have failed.
+        waiting: Those that begin when others end.
+        step_callback: Called with each step of each sequence.
+        memory: What the tree builder keeps about the batch.
+        prefill_seconds: Of all that have begun, first tokens included.
     """
 
-    sequences: list[Sequence]
-    ended: list[Sequence]
-    waiting: deque[Sequence] = field(default_factory=deque)
+    everyone: tuple[Sequence, ...]
     size: int | None = None
+    keeps_going: bool = False
+    sequences: list[Sequence] = field(default_factory=list)
+    ended: list[Sequence] = field(init=False)
+    waiting: deque[Sequence] = field(init=False)
     state: TargetState | None = None
     session: DraftSession | None = None
     step_callback: StepCallback | None = None
     memory: Memory = field(default_factory=Memory)
     prefill_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.ended = [sequence for sequence in self.everyone if not sequence.is_live]
+        self.waiting = deque(sequence for sequence in self.everyone if sequence.is_live)
+
+    def attempt(self, sequence: Sequence, work: Callable[[], T]) -> T | None:
+        """What `work` for one sequence gives; None where it fails, which ends the sequence, and the batch keeps going."""
+        try:
+            return work()
+        except SpecdecError as error:
+            sequence.fail(error)
+            if not self.keeps_going:
+                raise
+            return None
+
+    def raise_failures(self) -> None:
+        """Raise the first failure, and say how many more there are."""
+        failures = [sequence.failure for sequence in self.everyone if sequence.failure is not None]
+        if len(failures) > 1:
+            failures[0].args = (f"{failures[0]}; {len(failures) - 1} more of {len(self.everyone)} answers failed",)
+        if failures:
+            raise failures[0]
 
 
 class BatchScheduler:
@@ -61,11 +98,9 @@ class BatchScheduler:
             state = prefilled.state if set(copies) == {1} else self._target.fork(prefilled.state, copies)
         scored = [s for s, count in zip(prefilled.scored, copies, strict=True) for _ in range(count)]
         for sequence, answer in zip(sequences, scored, strict=True):
-            token = sequence.first_token(answer)
-            sequence.emit([token], [answer.logits[0]])
-            sequence.prefill_seconds = sequence.seconds
-        keep = [i for i, sequence in enumerate(sequences) if sequence.emitted.finish is None]
-        batch.ended += [sequence for sequence in sequences if sequence.emitted.finish is not None]
+            batch.attempt(sequence, partial(sequence.begin, answer))
+        keep = [i for i, sequence in enumerate(sequences) if sequence.is_live]
+        batch.ended += [sequence for sequence in sequences if not sequence.is_live]
         if not keep:
             return
         if len(keep) < len(sequences):
@@ -88,7 +123,7 @@ class BatchScheduler:
         """Let the sequences that have ended leave; keep: the rows of the others."""
         if len(keep) == len(batch.sequences):
             return
-        batch.ended += [sequence for sequence in batch.sequences if sequence.emitted.finish is not None]
+        batch.ended += [sequence for sequence in batch.sequences if not sequence.is_live]
         batch.sequences = [batch.sequences[i] for i in keep]
         if batch.state is not None:
             with self._scoring:

@@ -2,10 +2,12 @@
 
 import itertools
 import time
-from collections import abc, deque
+from collections import abc
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 from specdec.decoding.batching import BatchScheduler, DecodeBatch
 from specdec.decoding.callbacks import StepCallback, StepInfo
@@ -13,9 +15,9 @@ from specdec.decoding.contract_checks import checked_verdict
 from specdec.decoding.drafting import DraftRunner
 from specdec.decoding.requests import Request, check_batch_size, requests_of
 from specdec.decoding.sequence import Sequence, open_sequences
-from specdec.errors import SpecError
+from specdec.errors import SpecdecError, SpecError
 from specdec.interfaces.part_guard import PartGuard
-from specdec.interfaces.parts import Drafter, Target, TreeBuilder, Verifier
+from specdec.interfaces.parts import Drafter, DraftSession, Target, TargetState, TreeBuilder, Verifier
 from specdec.interfaces.results import PHASES, Committed, Generation, Scored, StepRecord, Verdict
 from specdec.sampling.logits_warper import TargetProbs
 from specdec.sampling.params import SamplingParams
@@ -38,6 +40,10 @@ class StreamEvent:
     pieces: tuple[tuple[str, int], ...]
     record: StepRecord | None
     generation: Generation | None
+
+
+_Outcome: TypeAlias = tuple[Verdict, TargetProbs]
+"""What the verifier said of a tree, and the probabilities that it read."""
 
 
 class Decoder:
@@ -102,12 +108,21 @@ class Decoder:
         prompts: a list of texts, id lists, conversations (lists of {"role", "content"}) or Requests.
         batch_size: sequences that are decoded at once, each of which makes way for the next when it ends; None: all of them.
         options: any field of `Request`, for all prompts; `seed` may also be a list, one for each prompt.
-        Raises SpecError for a request that cannot be served, before anything runs.
+
+        Raises SpecError for a request that cannot be served, before anything runs. Where one fails later (an unusable row of
+        logits, a logits processor), the others are answered first; the error says which prompt and step it was, and brings
+        the answers in its `finished`.
         """
-        batch = self.start(requests_of(prompts, **options), batch_size=batch_size)
+        batch = self.start(requests_of(prompts, **options), batch_size=batch_size, keeps_going=True)
         while batch.sequences:
             self.step(batch)
-        return [self._generation(sequence) for sequence in sorted(batch.ended, key=lambda sequence: sequence.number)]
+        return self.answers(batch)
+
+    def answers(self, batch: DecodeBatch) -> list[Generation]:
+        """Those of a batch that has ended, in order. Raises the first failure of one that kept going, with all answers."""
+        with self._bringing_answers(batch):
+            batch.raise_failures()
+        return [self._generation(sequence) for sequence in batch.everyone]
 
     def stream(self, prompt: Any, *, step_callback: StepCallback | None = None, **options: Any) -> Iterator[StreamEvent]:
         """The events of one answer, step by step. Options as for `generate`; n, where it is given, is 1."""
@@ -134,73 +149,92 @@ class Decoder:
         requests: abc.Sequence[Request],
         *,
         batch_size: int | None = None,
+        keeps_going: bool = False,
         rng_for: Callable[[int], RequestRng] = seeded,
         step_callback: StepCallback | None = None,
     ) -> DecodeBatch:
         """Prefill the batch and draw each sequence's first token. `rng_for` makes the two streams from a request's key.
 
-        batch_size: sequences at once; the others wait. None: none waits.
+        batch_size: sequences at once; the others wait. None: none waits. keeps_going: a sequence that fails ends alone, and
+        `answers` raises its error when all have ended.
         """
         check_batch_size(batch_size)
         sequences = open_sequences(
             requests, target=self.target, sampling=self.sampling, numbers=self._request_numbers, rng_for=rng_for
         )
-        waiting = deque(sequence for sequence in sequences if sequence.emitted.finish is None)
-        batch = DecodeBatch(
-            [],
-            [sequence for sequence in sequences if sequence.emitted.finish is not None],
-            waiting,
-            batch_size,
-            step_callback=step_callback,
-        )
-        self._scheduler.admit(batch)
+        batch = DecodeBatch(tuple(sequences), batch_size, keeps_going=keeps_going, step_callback=step_callback)
+        with self._bringing_answers(batch):
+            self._scheduler.admit(batch)
         return batch
 
     def step(self, batch: DecodeBatch) -> list[StepRecord]:
-        """One draft, one target forward, one verification for every live sequence; those that end make way for others."""
+        """One draft, one target forward, one verification for every live sequence; those that end make way for others.
+
+        Returns the records of those that have not failed, in order.
+        """
         if not batch.sequences or batch.state is None or batch.session is None:
             return []
+        with self._bringing_answers(batch):
+            return self._step(batch, batch.state, batch.session)
+
+    def _step(self, batch: DecodeBatch, state: TargetState, session: DraftSession) -> list[StepRecord]:
         clock = [time.perf_counter()]
-        trees = self._runner.grow(batch.sequences, batch.session, batch.memory, queue=bool(batch.waiting))
+        trees = self._runner.grow(batch.sequences, session, batch.memory, queue=bool(batch.waiting))
         clock.append(time.perf_counter())
         with self._scoring:
-            scored = self.target.score(batch.state, trees)
+            scored = self.target.score(state, trees)
         clock.append(time.perf_counter())
-        verified = [self._verify(sequence, tree, s) for sequence, tree, s in zip(batch.sequences, trees, scored, strict=True)]
+        triples = list(zip(batch.sequences, trees, scored, strict=True))
+        verified = [batch.attempt(sequence, partial(self._verify, sequence, tree, s)) for sequence, tree, s in triples]
         clock.append(time.perf_counter())
         committed = [
-            _commit(sequence, tree, verdict, s)
-            for sequence, tree, (verdict, _), s in zip(batch.sequences, trees, verified, scored, strict=True)
+            None if outcome is None else batch.attempt(sequence, partial(_commit, sequence, tree, outcome[0], s))
+            for (sequence, tree, s), outcome in zip(triples, verified, strict=True)
         ]
-        sequences, keep = batch.sequences, [i for i, sequence in enumerate(batch.sequences) if sequence.emitted.finish is None]
-        paths = [
-            v.path if sequence.emitted.finish is None else None for sequence, (v, _) in zip(sequences, verified, strict=True)
-        ]
+        live = [i for i, sequence in enumerate(batch.sequences) if sequence.is_live]
+        paths = [outcome[0].path if outcome is not None and i in live else None for i, outcome in enumerate(verified)]
         with self._scoring:
-            self.target.commit(batch.state, paths)
-        self._scheduler.drop_ended(batch, keep)
-        if keep:
+            self.target.commit(state, paths)
+        self._scheduler.drop_ended(batch, live)
+        news = [done for i in live if (done := committed[i]) is not None]
+        if news:
             with self._drafting:
-                batch.session.observe([committed[i] for i in keep], [scored[i] for i in keep])
+                session.observe(news, [scored[i] for i in live])
         clock.append(time.perf_counter())
         seconds = {phase: after - before for phase, (before, after) in zip(PHASES, itertools.pairwise(clock), strict=True)}
-        records = []
-        for sequence, tree, (verdict, p), done in zip(sequences, trees, verified, committed, strict=True):
-            records.append(_record(tree, verdict, done, len(sequences), seconds, p.fallbacks))
-            sequence.record(records[-1])
-            if self._on_step is not None:
-                self._on_step(records[-1])
-            if batch.step_callback is not None:
-                texts = sequence.emitted.token_texts(len(done.tokens))
-                batch.step_callback(StepInfo(sequence.number, tree, verdict, p, records[-1], texts))
+        records = [
+            self._recorded(batch, sequence, tree, outcome, _record(tree, outcome, done, len(triples), seconds))
+            for (sequence, tree, _), outcome, done in zip(triples, verified, committed, strict=True)
+            if outcome is not None and done is not None
+        ]
         self._scheduler.admit(batch)
         return records
 
-    def _verify(self, sequence: Sequence, tree: DraftTree, scored: Scored) -> tuple[Verdict, TargetProbs]:
+    def _recorded(
+        self, batch: DecodeBatch, sequence: Sequence, tree: DraftTree, outcome: _Outcome, record: StepRecord
+    ) -> StepRecord:
+        sequence.record(record)
+        if self._on_step is not None:
+            self._on_step(record)
+        if batch.step_callback is not None:
+            texts = sequence.emitted.token_texts(record.committed)
+            batch.step_callback(StepInfo(sequence.number, tree, *outcome, record, texts))
+        return record
+
+    def _verify(self, sequence: Sequence, tree: DraftTree, scored: Scored) -> _Outcome:
         p = sequence.warper.target_probs(scored.logits, sequence.tokens, tree)
         with self._verifying:
             verdict = self.verifier.verify(tree, p, sequence.rng.target)
         return checked_verdict(verdict, tree, self.target.facts.vocab_size, type(self.verifier).name), p
+
+    @contextmanager
+    def _bringing_answers(self, batch: DecodeBatch) -> Iterator[None]:
+        """Let an error take along what is finished."""
+        try:
+            yield
+        except SpecdecError as error:
+            error.finished = tuple(self._generation(one) if one.is_finished else None for one in batch.everyone)
+            raise
 
     def _generation(self, sequence: Sequence) -> Generation:
         return sequence.generation(self.verifier.declaration.guarantee)
@@ -213,10 +247,8 @@ def _commit(sequence: Sequence, tree: DraftTree, verdict: Verdict, scored: Score
     return Committed(tuple(tokens[:taken]), nodes[:taken], scored.hidden.rows(list(nodes[:taken])), tree)
 
 
-def _record(
-    tree: DraftTree, verdict: Verdict, done: Committed, batch_size: int, seconds: dict[str, float], fallbacks: int
-) -> StepRecord:
-    emitted = len(done.tokens)
+def _record(tree: DraftTree, outcome: _Outcome, done: Committed, batch_size: int, seconds: dict[str, float]) -> StepRecord:
+    emitted, (verdict, p) = len(done.tokens), outcome
     accepted = min(len(verdict.path), emitted)
     tested = len(verdict.path) + (not verdict.all_accepted)
     origins = [tree.source[n] if tree.source else 0 for n in verdict.path]
@@ -230,5 +262,5 @@ def _record(
         sources=tuple([*origins, -1][:emitted]),
         batch_size=batch_size,
         seconds=seconds,
-        fallbacks=fallbacks,
+        fallbacks=p.fallbacks,
     )

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specdec.decoding.requests import Request, naming_prompt, prompt_ids
 from specdec.decoding.stopping import Emitted, StopRules
-from specdec.errors import SpecError
+from specdec.errors import SpecdecError, SpecError
 from specdec.interfaces.declarations import Guarantee
 from specdec.interfaces.parts import Target
 from specdec.interfaces.proposals import Memory
@@ -27,6 +27,7 @@ class Sequence:
     """One sequence. tokens: prompt and answer; the last is the root, not yet in the target's cache. memory: the builder's.
 
     number: its place among all sequences; request: that of its request, which its samples share. began: at its prefill.
+    failure: what ended it without an answer.
     """
 
     number: int
@@ -40,12 +41,31 @@ class Sequence:
     rng: RequestRng
     emitted: Emitted
     num_logprobs: int | None
+    has_siblings: bool = False
     records: list[StepRecord] = field(default_factory=list)
     memory: Memory = field(default_factory=Memory)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     began: float = field(default_factory=perf_counter)
     seconds: float = 0.0
     prefill_seconds: float = 0.0
+    failure: SpecdecError | None = None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it goes on."""
+        return self.emitted.finish is None and self.failure is None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it has come to its end, and did not fail."""
+        return self.emitted.finish is not None and self.failure is None
+
+    def fail(self, error: SpecdecError) -> None:
+        """End with this error, which is made to say where."""
+        sample = f", sample {self.sample_index}" if self.has_siblings else ""
+        step = f"step {len(self.records) + 1}" if self.emitted.tokens else "first token"
+        error.args = (f"prompts[{self.request}]{sample}, {step}: {error}",)
+        self.failure = error
 
     @property
     def remaining(self) -> int:
@@ -57,11 +77,12 @@ class Sequence:
         """Whether `emit` needs the raw logits of each token."""
         return self.num_logprobs is not None
 
-    def first_token(self, scored: Scored) -> int:
-        """Draw the token after the prompt. scored.logits: [1, vocab]."""
+    def begin(self, scored: Scored) -> None:
+        """Draw and emit the token after the prompt. scored.logits: [1, vocab]."""
         end = len(self.tokens)
         p = self.warper.target_probs(scored.logits, self.tokens, root_only(self.tokens[-1], end - 1))
-        return p.row(0).choose(self.rng.target, end)
+        self.emit([p.row(0).choose(self.rng.target, end)], [scored.logits[0]])
+        self.prefill_seconds = self.seconds
 
     def emit(self, tokens: abc.Sequence[int], logits: abc.Sequence[Tensor]) -> int:
         """Append tokens up to the end of the sequence; returns how many were taken. logits: [vocab] by token, for logprobs."""
@@ -142,6 +163,7 @@ def open_sequences(
                     rng=rng_for(key),
                     emitted=Emitted(rules, target.codec, skip_special_tokens=request.skip_special_tokens),
                     num_logprobs=request.logprobs,
+                    has_siblings=request.n > 1,
                 )
             )
     return sequences

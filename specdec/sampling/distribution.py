@@ -15,7 +15,7 @@ FIRST_CUT = 256
 CUT_GROWTH = 4
 """How many times more tokens it looks at when these were too few."""
 
-UNUSABLE_ROW = "a row of logits has NaN or no finite value: every token is forbidden"
+UNUSABLE_ROW = "NaN, +inf or no finite value in a row of logits: every token is forbidden"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,8 +115,7 @@ def truncate(logits: Tensor, truncation: TruncationParams) -> TokenDist:
 
 def _argmax(logits: Tensor) -> int:
     token = int(logits.argmax())
-    best = float(logits[token])
-    if not best > float("-inf"):
+    if not float("-inf") < float(logits[token]) < float("inf"):
         raise NumericsError(UNUSABLE_ROW)
     return token
 

@@ -110,7 +110,7 @@ def _applied(processor: LogitsProcessor, input_ids: Tensor, scores: Tensor) -> T
 class TargetProbs:
     """p by node, each computed once and only when it is asked for."""
 
-    __slots__ = ("_greedy", "_logits", "_prefix", "_rows", "_tree", "_warper", "fallbacks")
+    __slots__ = ("_best", "_greedy", "_logits", "_prefix", "_rows", "_tree", "_warper", "fallbacks")
 
     def __init__(self, warper: LogitsWarper, logits: Tensor, prefix: Sequence[int], tree: DraftTree) -> None:
         self._warper = warper
@@ -119,12 +119,17 @@ class TargetProbs:
         self._tree = tree
         self._rows: dict[int, TokenDist] = {}
         self._greedy: list[int] | None = None
+        self._best: list[float] = []
         self.fallbacks = 0
 
     def row(self, node: int) -> TokenDist:
-        """P at `node`."""
+        """P at `node`. Raises NumericsError for a row that allows no token, naming it."""
         if node not in self._rows:
-            self._rows[node] = self._compute(node)
+            try:
+                self._rows[node] = self._compute(node)
+            except NumericsError as error:
+                length = len(self._prefix) + len(self._tree.path(node))
+                raise NumericsError(f"row {node} of the target's logits, after {length} tokens: {error}") from error
         return self._rows[node]
 
     def fall_back(self, dist: TokenDist) -> TokenDist:
@@ -144,7 +149,7 @@ class TargetProbs:
     def _greedy_row(self, node: int) -> TokenDist:
         if self._greedy is None:
             best, tokens = self._logits.max(-1)
-            if not bool((best > float("-inf")).all()):
-                raise NumericsError(UNUSABLE_ROW)
-            self._greedy = tokens.tolist()
+            self._best, self._greedy = best.tolist(), tokens.tolist()
+        if not float("-inf") < self._best[node] < float("inf"):
+            raise NumericsError(UNUSABLE_ROW)
         return point_mass(self._greedy[node])

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -9,10 +10,13 @@ from specdec.bench.compare import compare_results
 from specdec.bench.contender import Task, run_task
 from specdec.bench.contenders import Choice, Lineup
 from specdec.bench.measurements import Header
+from specdec.bench.prompts import Selection, read_questions
 from specdec.bench.results import ResultsFile, read_results
+from specdec.bench.run import Bench
+from specdec.bench.settings import BenchSettings
 from specdec.compose import load
 from specdec.config.catalog import load_catalog
-from specdec.errors import SpecdecWarning, SpecError
+from specdec.errors import NumericsError, SpecdecWarning, SpecError
 from specdec.sampling.params import SamplingParams
 
 
@@ -286,3 +290,35 @@ def test_progress_ends_where_it_said_it_would(measure):
     measure("tree", "chain", temperatures=(0.0, 1.0), batch_sizes=(1, 2), progress=lambda *facts: told.append(facts))
     assert told[-1][0] == told[-1][1] == 3 * 2 * (5 + 4)
     assert [done for done, _, _ in told] == sorted(done for done, _, _ in told)
+
+
+def test_what_one_contender_cannot_answer_is_named_at_the_end_and_all_else_is_measured(folder, monkeypatch):
+    load_all = Lineup.load
+
+    def answering(contender):
+        def answer(task):
+            if contender.name == "tree" and len(task.prompts[0]) == 3 and task.max_new_tokens == 12 and task.seeds[0] % 2:
+                raise NumericsError("prompts[0], step 3: row 0 of the target's logits")
+            return contender.answer(task)
+
+        return replace(contender, answer=answer)
+
+    def loaded(self, dtype):
+        made = load_all(self, dtype)
+        return replace(made, contenders=tuple(map(answering, made.contenders)))
+
+    monkeypatch.setattr(Lineup, "load", loaded)
+    plan = BenchSettings(max_new_tokens=12)
+    questions, _ = read_questions([folder / "questions.jsonl"], Selection())
+    lineup = Lineup(Choice(["tree.yaml", "chain.yaml"]), load_catalog(), ())
+    header = Header({"settings": plan.described()}, lineup.describe(), {"started": "2026-01-01T00:00:00+00:00"})
+    with pytest.raises(
+        NumericsError, match=r"^tree, question .*: prompts\[0\], step 3: row 0 .*; measurements left out: \d, all others"
+    ):
+        Bench(plan, questions, lineup, ResultsFile(folder / "results.jsonl", header)).run()
+    counts = Counter(m.contender for m in read_results(folder / "results.jsonl").measurements)
+    assert counts["plain"] == counts["chain"] == 5
+    assert 0 < counts["tree"] < 5
+    monkeypatch.setattr(Lineup, "load", load_all)
+    Bench(plan, questions, lineup, ResultsFile(folder / "results.jsonl", header)).run()
+    assert len(read_results(folder / "results.jsonl").measurements) == 15
