@@ -9,7 +9,7 @@ from specdec.losslessness.external.trial import Trial
 from specdec.losslessness.levels import Level, LevelResult, Outcome
 from specdec.losslessness.real_prompts import prompts_for, room
 from specdec.losslessness.runtime.near_ties import LEAST_NOISE, NEAR_TIE, Ledger, listed
-from specdec.losslessness.runtime.tree_checks import WIDTHS, wanted_features, width_noise
+from specdec.losslessness.runtime.tree_checks import WIDTHS, Noise, wanted_features, width_noise
 from specdec.sampling.keyed_noise import mix
 from specdec.sampling.logits_warper import LogitsWarper
 
@@ -24,7 +24,7 @@ def judge_ties(trial: Trial) -> LevelResult:
     decoder, seed = trial.decoder, trial.seed
     prompts = prompts_for(decoder.target)
     size = room(decoder.target, prompts, ANSWER_TOKENS)
-    ledger, noise, facts = Ledger(), LEAST_NOISE, decoder.target.facts
+    ledger, noise, facts = Ledger(), Noise(), decoder.target.facts
     for number, prompt in enumerate(prompts if size > 0 else []):
         if number and trial.is_over:
             break
@@ -33,8 +33,7 @@ def judge_ties(trial: Trial) -> LevelResult:
         text = (*prompt, *answered.tokens)
         widths = [width for width in WIDTHS if width <= len(answered.tokens)]
         if number < 2 and widths:
-            found = width_noise(decoder.target, text, len(prompt), wanted_features(decoder.target, ()), widths)
-            noise = max(noise, found.logits)
+            noise.add(width_noise(decoder.target, text, len(prompt), wanted_features(decoder.target, ()), widths))
         rows = trial.reference.rows([(text, len(prompt))])[0]
         warper = LogitsWarper(decoder.sampling, prompt_length=len(prompt), stop_ids=frozenset())
         tokens = answered.tokens
@@ -42,15 +41,17 @@ def judge_ties(trial: Trial) -> LevelResult:
             tokens = (*tokens[:-1], max(sorted(facts.stop_ids), key=lambda stop: float(rows[-1][stop])))
         ledger.enter(prompt, tokens, list(torch.unbind(rows)), warper)
         trial.say(f"ledger: {ledger.tokens} tokens")
-    return _ledger_verdict(ledger, NEAR_TIE * noise, trial)
+    return _ledger_verdict(ledger, NEAR_TIE * max(noise.logits, LEAST_NOISE), noise.fault(facts.dtype), trial)
 
 
-def _ledger_verdict(ledger: Ledger, limit: float, trial: Trial) -> LevelResult:
+def _ledger_verdict(ledger: Ledger, limit: float, noise_fault: str | None, trial: Trial) -> LevelResult:
     beyond = ledger.beyond(limit)
     if beyond:
         worst = max(beyond, key=lambda d: d.gap)
         outcome = Outcome.REFUTED
         words = f"{len(beyond)} of {ledger.tokens} tokens are no near-tie: one is {worst.gap:.2g} off, limit {limit:.2g}"
+    elif noise_fault is not None:
+        outcome, words = Outcome.INCONCLUSIVE, f"no limit for near-ties can be had from this target: {noise_fault}"
     elif ledger.tokens < LEAST_TOKENS:
         outcome, words = Outcome.INCONCLUSIVE, f"only {ledger.tokens} tokens were judged; at least {LEAST_TOKENS} are needed"
     else:

@@ -70,10 +70,8 @@ class RuntimeProof:
         """Add one text to the width noise."""
         widths = sorted({*WIDTHS, self._own_width})
         features = wanted_features(self.decoder.target, self.decoder.drafter.declaration.features.layers)
-        found = width_noise(self.decoder.target, text, first, features, [w for w in widths if w <= len(text) - first])
-        self.noise.logits = max(self.noise.logits, found.logits)
-        self.noise.hidden = max(self.noise.hidden, found.hidden)
-        self.noise.tokens += found.tokens
+        fitting = [width for width in widths if width <= len(text) - first]
+        self.noise.add(width_noise(self.decoder.target, text, first, features, fitting))
 
     @property
     def _own_width(self) -> int:
@@ -111,6 +109,8 @@ class RuntimeProof:
         """Everything that is no rounding, in words."""
         allowed = SLACK * max(self.noise.logits, LEAST_NOISE)
         found = list(self.trees.faults)
+        if (noise := self.noise.fault(self.decoder.target.facts.dtype)) is not None:
+            found.append(noise)
         for name, value in (
             ("tree nodes and plain forwards over their paths", self.trees.plain),
             ("tree nodes and the same tokens one by one", self.trees.sequential),

@@ -20,13 +20,43 @@ ROWS, ROUNDS, NODES = 3, 2, 9
 """Of one check: rows of a batch, steps, and nodes of a tree."""
 
 
+WIDEST_SHARE = {torch.float32: 1e-3, torch.float64: 1e-6}
+"""Of the spread of the numbers that it moves: width noise beyond it is no rounding in this dtype.
+
+The embedded model in float32 has 3e-5. Tolerances are multiples of the noise,
+which the target under test makes itself: this bounds them.
+"""
+
+
 @dataclass(slots=True)
 class Noise:
-    """The largest difference, between a token alone and the same token in a wide forward, of its logits and of its features."""
+    """The largest difference, between a token alone and the same token in a wide forward, of its logits and of its features.
+
+    logits_share, hidden_share: the largest relative to the spread (the standard deviation) of the row in which it is.
+    """
 
     logits: float = 0.0
     hidden: float = 0.0
+    logits_share: float = 0.0
+    hidden_share: float = 0.0
     tokens: int = 0
+
+    def add(self, other: "Noise") -> None:
+        """Take in what was found elsewhere."""
+        self.logits, self.logits_share = max(self.logits, other.logits), max(self.logits_share, other.logits_share)
+        self.hidden, self.hidden_share = max(self.hidden, other.hidden), max(self.hidden_share, other.hidden_share)
+        self.tokens += other.tokens
+
+    def fault(self, dtype: torch.dtype) -> str | None:
+        """Why this is more than rounding in `dtype`; None where it may be rounding, as always in half precision."""
+        widest = WIDEST_SHARE.get(dtype, float("inf"))
+        for name, share in (("logits", self.logits_share), ("features", self.hidden_share)):
+            if not share <= widest:
+                return (
+                    f"a token's {name} change with what else is in its forward, by {share:.2g} of their spread; rounding in "
+                    f"{str(dtype).removeprefix('torch.')} moves them by at most {widest:.2g}"
+                )
+        return None
 
 
 @dataclass(slots=True)
@@ -62,11 +92,27 @@ def width_noise(target: Target, text: Sequence[int], first: int, features: Featu
             wide = target.score(state, [chain_of(list(text[begin : begin + width]), begin)])[0]
             target.commit(state, [range(1, width)])
             for node in range(width):
-                noise.logits = max(noise.logits, _apart(wide.logits[node], alone[begin + node].logits[0]))
-                ours, theirs = wide.hidden.rows([node]), alone[begin + node].hidden
-                noise.hidden = max(noise.hidden, hidden_apart(ours, theirs))
-                noise.tokens += 1
+                noise.add(_noise_of(wide, node, alone[begin + node]))
     return noise
+
+
+def _noise_of(wide: Scored, node: int, alone: Scored) -> Noise:
+    """Of one token: as a node of a wide forward, and by itself."""
+    logits, hidden = _apart(wide.logits[node], alone.logits[0]), hidden_apart(wide.hidden.rows([node]), alone.hidden)
+    rows = [alone.hidden.last] if alone.hidden.last is not None else []
+    rows += list(alone.hidden.layers[0]) if alone.hidden.layers is not None else []
+    narrowest = min(map(_spread, rows), default=1.0)
+    return Noise(logits, hidden, _share(logits, _spread(alone.logits[0])), _share(hidden, narrowest), 1)
+
+
+def _spread(numbers: Tensor) -> float:
+    """The standard deviation of the finite ones; 0 where there are no two."""
+    finite = numbers.detach().double()[torch.isfinite(numbers)]
+    return float(finite.std(correction=0)) if len(finite) > 1 else 0.0
+
+
+def _share(difference: float, spread: float) -> float:
+    return difference / spread if spread else float("inf") if difference else 0.0
 
 
 def check_trees(

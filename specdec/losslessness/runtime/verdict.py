@@ -19,7 +19,8 @@ def judged(proof: "RuntimeProof", beside: "RuntimeProof | None", seconds: float)
         ("dtype", proof.dtype),
         (
             "width noise",
-            f"{proof.noise.logits:.2g} in the logits, over {proof.noise.tokens} tokens, alone and in wide forwards",
+            f"{proof.noise.logits:.2g} in the logits, {proof.noise.logits_share:.2g} of their spread, over "
+            f"{proof.noise.tokens} tokens, alone and in wide forwards",
         ),
         ("trees", f"{proof.trees.trees} random trees, {proof.trees.nodes} nodes: {proof.trees.plain:.2g} from plain forwards"),
         ("one by one", f"{proof.trees.sequential:.2g} from the same target's plain steps"),
@@ -55,7 +56,13 @@ def _verdict(proof: "RuntimeProof", faults: list[str], *, claims: bool) -> tuple
 def _facts(proof: "RuntimeProof", beside: "RuntimeProof | None", faults: list[str]) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "dtype": proof.dtype,
-        "width_noise": {"logits": proof.noise.logits, "features": proof.noise.hidden, "tokens": proof.noise.tokens},
+        "width_noise": {
+            "logits": proof.noise.logits,
+            "features": proof.noise.hidden,
+            "logits_of_spread": proof.noise.logits_share,
+            "features_of_spread": proof.noise.hidden_share,
+            "tokens": proof.noise.tokens,
+        },
         "near_tie_limit": proof.limit,
         "trees": {
             "trees": proof.trees.trees,

@@ -1,3 +1,5 @@
+import time
+
 import pytest
 import torch
 
@@ -9,9 +11,17 @@ from specdec.interfaces.parts import PartOptions, Target
 from specdec.interfaces.results import HiddenStates, Scored
 from specdec.losslessness.levels import Outcome
 from specdec.losslessness.reference_model import one_by_one, reference_for
-from specdec.losslessness.runtime.level import prove_runtime
+from specdec.losslessness.runtime.level import RuntimeProof, _run, prove_runtime
 from specdec.losslessness.runtime.near_ties import Ledger, greedy, teacher_force
-from specdec.losslessness.runtime.tree_checks import TreeDifferences, check_trees, random_tree, wanted_features, width_noise
+from specdec.losslessness.runtime.tree_checks import (
+    Noise,
+    TreeDifferences,
+    check_trees,
+    random_tree,
+    wanted_features,
+    width_noise,
+)
+from specdec.losslessness.runtime.verdict import judged
 from specdec.sampling.logits_warper import LogitsWarper
 from specdec.trees.draft_tree import validate
 
@@ -27,6 +37,11 @@ def tiny_plan(tiny_llama):
 def tiny(tiny_plan):
     target = build(tiny_plan, load_catalog()).target
     return target, reference_for(tiny_plan, target)
+
+
+def _by_width(numbers):
+    """What a token's numbers are moved by for each further token in its forward; nothing for one that is alone."""
+    return 0.02 * (len(numbers) - 1) * torch.arange(numbers.shape[-1]).sin().to(numbers)
 
 
 class Faulty(Target):
@@ -58,6 +73,10 @@ class Faulty(Target):
             return [Scored(torch.cat([s.logits[:1], s.logits[1:].flip(0)]), s.hidden, s.first_node) for s in scored]
         if self.fault == "features":
             return [Scored(s.logits, HiddenStates(s.hidden.last.roll(1, 0)), s.first_node) for s in scored]
+        if self.fault == "logits by width":
+            return [Scored(s.logits + _by_width(s.logits), s.hidden, s.first_node) for s in scored]
+        if self.fault == "features by width" and scored[0].hidden.last is not None:
+            return [Scored(s.logits, HiddenStates(s.hidden.last + _by_width(s.hidden.last)), s.first_node) for s in scored]
         return scored
 
     def commit(self, state, paths):
@@ -125,6 +144,30 @@ def test_width_noise_is_rounding_and_more_than_nothing(tiny):
     assert 0 < noise.logits < 1e-4
     assert 0 < noise.hidden < 1e-4
     assert noise.tokens == 6 + 4
+
+
+@pytest.mark.parametrize(("fault", "name"), [("logits by width", "logits"), ("features by width", "features")])
+def test_numbers_that_depend_on_the_width_of_the_call_are_no_tolerance_for_themselves(
+    fault, name, tiny, tiny_plan, no_progress
+):
+    inner, reference = tiny
+    proof = RuntimeProof(tiny_plan, build(tiny_plan, load_catalog(), target=Faulty(inner, fault)), reference, seed=0)
+    _run(proof, time.monotonic(), 1e-3, no_progress)
+    shown = [found for found in proof.faults() if "change with what else is in its forward" in found]
+    assert len(shown) == 1
+    assert f"a token's {name} change" in shown[0]
+    result = judged(proof, None, 0.0)
+    assert result.outcome is Outcome.REFUTED
+    assert result.facts["width_noise"][f"{name}_of_spread"] > 1e-3
+
+
+@pytest.mark.parametrize(("dtype", "share"), [(torch.float32, 2e-3), (torch.float64, 2e-6)])
+def test_noise_is_bounded_by_a_share_of_the_spread_in_exact_types_only(dtype, share):
+    assert Noise(logits=1.0, logits_share=share / 4).fault(dtype) is None
+    assert "logits" in Noise(logits=1e-9, logits_share=share).fault(dtype)
+    assert "features" in Noise(hidden=1e-9, hidden_share=float("inf")).fault(dtype)
+    assert "logits" in Noise(logits_share=float("nan")).fault(dtype)
+    assert Noise(logits=1.0, logits_share=share).fault(torch.bfloat16) is None
 
 
 def test_teacher_forcing_gives_plain_decodings_rows(tiny):
