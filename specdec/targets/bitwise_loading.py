@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from specdec.errors import TargetMismatch
-from specdec.interfaces.parts import TextCodec
+from specdec.interfaces.text_codec import TextCodec
 from specdec.targets.bitwise import BitwiseRuntime
 from specdec.targets.bitwise_proof import proved_forward
 from specdec.targets.capability import no_trees_because, text_config
