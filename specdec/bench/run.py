@@ -13,6 +13,7 @@ from specdec.bench.memory import watch_memory
 from specdec.bench.prompts import Question
 from specdec.bench.results import ResultsFile
 from specdec.bench.settings import BenchSettings
+from specdec.errors import SpecdecError
 from specdec.interfaces.text_codec import ChatFormat
 from specdec.sampling.keyed_noise import request_key
 
