@@ -63,7 +63,7 @@ def test_each_form_gives_its_shape(text, paths):
         (HEAD + "paths:\n  - [0]\n  - [1, 0]\n", r"f:5: paths\.1: path \[1, 0\]: its parent \[1\]"),
         (HEAD + "paths:\n  - [0]\n  - zero\n", r'f:5: paths\.1: got "zero", expected a list'),
         (HEAD + "paths:\n  - [0]\n  - [x]\n", r'f:5: paths\.1\.0: got "x", expected a whole number'),
-        (HEAD + "paths: []", r"f:3: paths: got \[\], expected a list of at least 1 item"),
+        (HEAD + "paths: []", r"f:3: paths: got \[\], expected a list of at least 1"),
         (HEAD + "paths:", "f:1: exactly one of paths, chain and widths is needed; got none"),
         (HEAD + "chain: 0", "f:3: chain: got 0, expected at least 1"),
         (HEAD + "chain: 5000", "f:3: chain: got 5000, expected at most 4096"),
@@ -105,15 +105,8 @@ def test_all_mistakes_of_a_file_are_reported_at_once():
     text = "nmae: t\nsource: 3\npredicted: {tau: -1, speedup: 1, basis: b}\npaths:\n  - [0]\n  - [2]\n  - [1, 0]\n  - x\n"
     with pytest.raises(SpecError) as error:
         parse_tree(text, origin="f")
-    assert [line.partition(": ")[0] for line in str(error.value).splitlines()] == [
-        "f:1",
-        "f:1",
-        "f:2",
-        "f:3",
-        "f:8",
-        "f:6",
-        "f:7",
-    ]
+    places = sorted(line.partition(": ")[0] for line in str(error.value).splitlines())
+    assert places == ["f:1", "f:1", "f:2", "f:3", "f:6", "f:7", "f:8"]
 
 
 @pytest.mark.parametrize("name", ["0998", "1e3", "no", "12:30", "~", "true", "a\nb", ".5", "- x", "null"])
@@ -126,7 +119,7 @@ def test_a_file_that_cannot_be_read_is_an_error_with_its_path(tmp_path):
     with pytest.raises(SpecError, match=r"missing\.yaml: cannot be read"):
         read_tree(tmp_path / "missing.yaml")
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(SpecError, match="cannot be read"):
+    with pytest.raises(SpecError, match=r"binary\.yaml: not UTF-8 text"):
         read_tree(tmp_path / "binary.yaml")
 
 
