@@ -1,6 +1,7 @@
 """Where names become objects: a spec is checked in shape, names and fit, then built into a decoder."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from specdec.config.resolved_spec import ResolvedPart, ResolvedSpec
 from specdec.config.resolver import built, read
 from specdec.config.resolver import check as checked
 from specdec.decoding.decoder import Decoder
-from specdec.errors import SpecError
+from specdec.errors import SpecError, TargetMismatch
 from specdec.files.paths import exists
 from specdec.interfaces.declarations import Kind
 from specdec.interfaces.parts import BuildTools, Drafter, Target
@@ -114,9 +115,10 @@ def build(
 ) -> Decoder:
     """Load the target and the drafter's models, unless they are given (`models`, by option), and compose the decoder."""
     first = BuildTools(find_tree=resolved.find_tree, sampling_seed=resolved.spec.sampling.seed)
-    main = target if target is not None else built(resolved.parts[Kind.TARGET], first)
     given = models or {}
-    nested = {option: given[option] if option in given else built(part, first) for option, part in resolved.nested.items()}
+    with _of_a_template(resolved):
+        main = target if target is not None else built(resolved.parts[Kind.TARGET], first)
+        nested = {option: given[option] if option in given else built(part, first) for option, part in resolved.nested.items()}
     tools = BuildTools(main, nested, resolved.find_tree, resolved.spec.sampling.seed)
     tools = replace(tools, drafters=tuple(_asked(number, part, tools) for number, part in enumerate(resolved.drafters)))
     drafter, tree, verifier = (resolved.parts[kind] for kind in (Kind.DRAFTER, Kind.TREE, Kind.VERIFIER))
@@ -129,6 +131,17 @@ def build(
         name=resolved.spec.name,
         on_step=catalog.registry.step_observer(),
     )
+
+
+@contextmanager
+def _of_a_template(resolved: ResolvedSpec) -> Iterator[None]:
+    """A model that cannot be loaded is reported as one that a template leaves open, where the spec is a template."""
+    try:
+        yield
+    except TargetMismatch as error:
+        if resolved.template is None:
+            raise
+        raise TargetMismatch(f"{error}\n  {resolved.template}") from error
 
 
 def _asked(number: int, part: ResolvedPart, tools: BuildTools) -> Drafter:

@@ -54,3 +54,14 @@ def did_you_mean(name: str, known: Iterable[str], *, listing: str = "known") -> 
     if near:
         return f"; did you mean '{near[0]}'?"
     return f"; {listing}: {', '.join(names) or 'none'}"
+
+
+SHOWN = 10
+"""Problems that a message lists; of the rest only the number is told."""
+
+
+def listed(problems: Iterable[object]) -> str:
+    """The problems one a line, the first few of them."""
+    lines = list(map(str, problems))
+    more = [f"... and {len(lines) - SHOWN:,} more"] if len(lines) > SHOWN else []
+    return "\n".join([*lines[:SHOWN], *more])

@@ -71,6 +71,7 @@ def test_an_impossible_pair_is_refused_with_lines_and_what_would_fit(catalog, tm
         "  lines 1, 5  drafter 'ngram' gives candidates without q; verifier 'multi_round' reads q",
         "  verifiers that fit: match, point_mass",
         "  builders that fit: none",
+        "  builders that fit with another drafter (model, eagle, eagle3): chain {draw: sampled}, sampled",
     ]
 
 
@@ -120,7 +121,7 @@ def test_a_malformed_tree_file_is_reported_with_its_own_line(catalog, tmp_path):
     (tmp_path / "oak.yaml").write_text("name: oak\nsource: here\npaths: [[1]]\n")
     text = refusal(catalog, tmp_path, "drafter: {use: none}\ntree: {use: fixed, file: oak.yaml}\n")
     assert "x.yaml:2" in text
-    assert "oak.yaml: line 3" in text
+    assert "oak.yaml:3: paths.0: path [1]" in text
 
 
 def test_a_draft_model_that_cannot_be_decoded_is_refused_at_its_line(catalog, tmp_path):
@@ -131,6 +132,7 @@ def test_a_draft_model_that_cannot_be_decoded_is_refused_at_its_line(catalog, tm
 def test_a_model_out_of_reach_is_said_to_be_unchecked(catalog):
     assert check(read("own-model-ngram", catalog), catalog).notes == (
         "target: not checked: its configuration is out of reach until it is loaded",
+        "'own-model-ngram' is a template for models of your own: set them in a copy, or by --target MODEL",
     )
 
 
@@ -188,8 +190,8 @@ def test_load_takes_dotted_overrides_and_lists_of_texts():
 
 
 def test_a_wrong_override_names_itself():
-    with pytest.raises(SpecError, match="argument tree='chain': tree: got"):
-        specdec.load("plain", target=TARGET, tree="chain")
+    with pytest.raises(SpecError, match="argument tree=3: tree: got 3"):
+        specdec.load("plain", target=TARGET, tree=3)
 
 
 def test_an_unknown_strategy_suggests_the_nearest():

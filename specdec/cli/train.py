@@ -103,12 +103,12 @@ def answer(
     template_arg: TemplateArguments = None,
 ) -> None:
     """Prints progress after each batch; a question that cannot be asked is skipped and named."""
-    from specdec.files.validation import faults
+    from specdec.files.validation import checked
     from specdec.sampling.params import SamplingParams
     from specdec.training.conversations import read_messages
     from specdec.training.distill import DistillPlan, Skipped, distill, questions_of
 
-    for fault in faults(SamplingParams, {"temperature": temperature}).values():
+    for fault in checked(SamplingParams, {"temperature": temperature})[1].values():
         raise SpecError(f"--temperature: {fault}")
     keep_inputs(output, [questions])
     asked = questions_of(read_messages(questions, answered=False))

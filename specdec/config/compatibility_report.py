@@ -39,6 +39,12 @@ _WORD: Final[Mapping[str, type[Enum]]] = MappingProxyType(
     {"draw": Draw, "shape": Shape, "gives": Gives, "guarantee": Guarantee}
 )
 
+_EXAMPLES: Final[Mapping[str, Any]] = MappingProxyType({"widths": [2, 1], "model": "target", "head": "builtin"})
+"""Values of options that parts cannot do without."""
+
+TOY: Final = "tabular"
+"""A part for proofs, which is never recommended."""
+
 _STAND_INS: Final[Mapping[Kind, Any]] = MappingProxyType(
     {
         Kind.DRAFTER: DrafterDeclaration(Gives.DISTRIBUTIONS),
@@ -76,6 +82,8 @@ class Fit:
 
     broken: tuple[Mismatch, ...]
     fitting: Mapping[Kind, tuple[str, ...]]
+    with_drafters: Mapping[Kind, tuple[tuple[str, ...], tuple[str, ...]]]
+    """By kind of which none fits: those that would beside other drafters, and these."""
 
 
 def fit(declared: Mapping[Kind, NamedDeclaration[Any]], registry: Registry, *, allow_lossy: bool) -> Fit:
@@ -88,7 +96,27 @@ def fit(declared: Mapping[Kind, NamedDeclaration[Any]], registry: Registry, *, a
     }
     if any(fitting[kind] for kind in searched if kind is not Kind.DRAFTER):
         fitting.pop(Kind.DRAFTER, None)
-    return Fit(broken, fitting)
+    alone = [kind for kind, found in fitting.items() if not found and kind is not Kind.DRAFTER]
+    pairs = {kind: _with_drafters(kind, declared, registry, allow_lossy=allow_lossy) for kind in alone}
+    return Fit(broken, fitting, {kind: pair for kind, pair in pairs.items() if all(pair)})
+
+
+def _with_drafters(
+    kind: Kind, declared: Mapping[Kind, NamedDeclaration[Any]], registry: Registry, *, allow_lossy: bool
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Parts of this kind that fit where the drafter is another one, and the drafters that fit the first of them."""
+    rest: dict[Kind, NamedDeclaration[Any]] = {other: named for other, named in declared.items() if other is not Kind.DRAFTER}
+    candidates = list(_candidates(kind, rest, registry, allow_lossy=allow_lossy))
+    if not candidates:
+        return (), ()
+    needs = candidates[0][1]
+    drafters = tuple(_fitting(Kind.DRAFTER, {**rest, kind: needs}, registry, allow_lossy=allow_lossy))
+    alike = [
+        label
+        for label, named in candidates
+        if tuple(_fitting(Kind.DRAFTER, {**rest, kind: named}, registry, allow_lossy=allow_lossy)) == drafters
+    ]
+    return tuple(alike), drafters
 
 
 def _broken(declared: Mapping[Kind, NamedDeclaration[Any]], *, allow_lossy: bool) -> list[Mismatch]:
@@ -106,11 +134,20 @@ def _broken(declared: Mapping[Kind, NamedDeclaration[Any]], *, allow_lossy: bool
 def _fitting(
     kind: Kind, declared: Mapping[Kind, NamedDeclaration[Any]], registry: Registry, *, allow_lossy: bool
 ) -> Iterator[str]:
-    """Names of parts of this kind that break no rule beside the others, with the one option that it takes, if any.
+    """Names of parts of this kind that break no rule beside the others, with the one option that it takes, if any."""
+    return (label for label, _ in _candidates(kind, declared, registry, allow_lossy=allow_lossy))
+
+
+def _candidates(
+    kind: Kind, declared: Mapping[Kind, NamedDeclaration[Any]], registry: Registry, *, allow_lossy: bool
+) -> Iterator[tuple[str, NamedDeclaration[Any]]]:
+    """Parts that `_fitting` names, with what they declare.
 
     A part that fails to answer is not recommended; it is reported when it is used.
     """
     for name, registered in registry.parts[kind].items():
+        if name == TOY:
+            continue
         for label, options in _variants(name, registered.cls.Options):
             try:
                 candidate = NamedDeclaration(name, registered.cls.declares(options))
@@ -120,19 +157,19 @@ def _fitting(
                     raise
                 continue
             if fits:
-                yield label
+                yield label, candidate
                 break
 
 
 def _variants(name: str, options_class: type[PartOptions]) -> Iterator[tuple[str, PartOptions]]:
-    """The default options, then each with one choice changed; a builder that needs a shape gets a small one."""
-    shape = {"widths": [2, 1]} if "widths" in options_class.model_fields else {}
+    """The default options, then each with one choice changed; what has no default gets an example."""
+    examples = {option: value for option, value in _EXAMPLES.items() if option in options_class.model_fields}
     settings: list[dict[str, Any]] = [{}]
     for option, field in options_class.model_fields.items():
         settings += [{option: choice} for choice in _choices(field.annotation) if choice != field.default]
     for setting in settings:
         try:
-            options = options_class.model_validate({**shape, **setting})
+            options = options_class.model_validate({**examples, **setting})
         except ValidationError:
             continue
         shown = ", ".join(f"{option}: {_word(choice)}" for option, choice in setting.items())

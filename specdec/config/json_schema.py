@@ -20,7 +20,7 @@ def spec_schema(registry: Registry) -> dict[str, Any]:
         definitions[kind.value] = {"oneOf": parts}
         properties[kind.value] = {
             "description": StrategySpec.model_fields[kind.value].description,
-            "$ref": f"#/$defs/{kind.value}",
+            "anyOf": [{"$ref": f"#/$defs/{kind.value}"}, _name(kind, registry)],
         }
     properties["extends"] = _ANY_NAME
     schema["required"] = []
@@ -28,6 +28,13 @@ def spec_schema(registry: Registry) -> dict[str, Any]:
     schema["title"] = "specdec strategy"
     schema["description"] = "One composed decoder."
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _name(kind: Kind, registry: Registry) -> dict[str, Any]:
+    """The short form: a name, or for a target a model's path or hub id too."""
+    if kind is Kind.TARGET:
+        return {"type": "string", "minLength": 1, "description": "a registered target, or a model's path or hub id"}
+    return {"enum": list(registry.parts[kind])}
 
 
 def _part(kind: Kind, name: str, options: Any, definitions: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The files that ship with specdec and with plug-ins: strategies and tree shapes, by name."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +9,9 @@ from specdec.files.paths import expanded, is_file, is_folder, matching
 from specdec.plugins.registry import Registry
 
 SUFFIXES = (".yaml", ".yml")
+
+FOREIGN = (".json", ".py", ".txt")
+"""Endings of files in which other projects write trees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +37,9 @@ class Library:
         """The file of a strategy's name, or of a path to a .yaml file. Raises UnknownPart or SpecError."""
         return _find(name, self.strategies(), "strategy", "strategies", (Path(),))
 
-    def find_tree(self, name: str, *, near: Path = Path()) -> Path:
-        """The file of a tree's name, or of a path: from the folder `near`, else from here. Raises UnknownPart or SpecError."""
-        return _find(name, self.trees(), "tree", "trees", (near, Path()))
+    def find_tree(self, name: str, folders: Sequence[Path] = ()) -> Path:
+        """The file of a tree's name, or of a path: from one of the folders, else from here. Raises UnknownPart or SpecError."""
+        return _find(name, self.trees(), "tree", "trees", (*folders, Path()))
 
     def _files(self, kind: str) -> Mapping[str, Path]:
         found: dict[str, Path] = {}
@@ -63,6 +66,8 @@ def library(more: Iterable[Path] = ()) -> Library:
 def _find(name: str, known: Mapping[str, Path], kind: str, plural: str, folders: tuple[Path, ...]) -> Path:
     if name in known:
         return known[name]
+    if kind == "tree" and Path(name).suffix in FOREIGN:
+        raise SpecError(f"{name}: a tree file is a .yaml file; `specdec tree convert` makes one of other projects' trees")
     if name.endswith(SUFFIXES) or "/" in name:
         for folder in folders:
             path = folder / expanded(name)

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specdec.errors import SpecError
-from specdec.files.yaml_document import MAX_DEPTH, MAX_DIGITS, Document, KeyPath, Origin, Problem, read_value
+from specdec.files.yaml_document import MAX_DIGITS, Document, KeyPath, Origin, Problem, read_value
+from specdec.files.yaml_syntax import MAX_DEPTH
 
 NOT_INHERITED = ("name", "description", "extends")
 

@@ -1,12 +1,13 @@
 """The parts that a spec chooses, before they are built."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from specdec.config.library import Library
 from specdec.config.strategy_spec import StrategySpec
+from specdec.interfaces.compatibility import PADDING
 from specdec.interfaces.declarations import DrafterDeclaration, Kind
 from specdec.interfaces.parts import PartOptions
 from specdec.interfaces.results import united
@@ -40,7 +41,7 @@ class ResolvedSpec:
 
     def find_tree(self, name: str) -> Path:
         """The file of a tree that the spec names; paths start at the spec's folder."""
-        return self.library.find_tree(name, near=self.folder)
+        return self.library.find_tree(name, (self.folder,))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -48,7 +49,33 @@ class ResolvedSpec:
         models = {"target": self.parts.get(Kind.TARGET), **{f"drafter.{k}": part for k, part in self.nested.items()}}
         unread = [key for key, part in models.items() if part is not None and part.declares.vocab_size is None]
         unread += ["drafter"] if self.parts[Kind.DRAFTER].declares.unread else []
-        return tuple(f"{key}: not checked: its configuration is out of reach until it is loaded" for key in unread)
+        notes = [f"{key}: not checked: its configuration is out of reach until it is loaded" for key in unread]
+        if unread and self.template is not None:
+            notes.append(self.template)
+        return (*notes, *self._vocabularies())
+
+    @property
+    def template(self) -> str | None:
+        """Of a template, that it is one, and how its models are set; None for a strategy that is ready."""
+        if not (self.spec.description or "").startswith("template"):
+            return None
+        drafter = self.parts[Kind.DRAFTER]
+        more = [f"drafter.{option}.model=DRAFT" for option in self.nested]
+        more += ["drafter.head=HEAD"] if "head" in type(drafter.options).model_fields else []
+        options = " ".join(["--target MODEL", *(f"--set {setting}" for setting in more)])
+        return f"'{self.spec.name}' is a template for models of your own: set them in a copy, or by {options}"
+
+    def _vocabularies(self) -> Iterator[str]:
+        """Draft models whose vocabulary is plainly of another size than the target's."""
+        target = self.parts.get(Kind.TARGET)
+        wanted = None if target is None else target.declares.vocab_size
+        for option, part in self.nested.items():
+            given = part.declares.vocab_size
+            if wanted is not None and given is not None and abs(wanted - given) >= PADDING:
+                yield (
+                    f"drafter.{option}: a vocabulary of {given} tokens, where the target has {wanted}: "
+                    "it is refused at load unless both tokenizers give the same ids to the same texts"
+                )
 
     def plain(self) -> dict[str, Any]:
         """The spec as plain data with every default spelled out; reading it again gives the same."""

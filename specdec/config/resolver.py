@@ -1,16 +1,18 @@
 """The checks of a spec that need no weights: shape, names, fit."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from specdec.config.compatibility_report import Fit, declaration_fault, fit
 from specdec.config.library import Catalog
 from specdec.config.resolved_spec import ResolvedPart, ResolvedSpec, with_parts
+from specdec.config.short_forms import target_part
 from specdec.config.strategy_spec import Reading, StrategySpec, read_spec
-from specdec.errors import IncompatibleParts, PluginError, SpecdecError, SpecError
+from specdec.errors import IncompatibleParts, PluginError, SpecdecError, SpecError, listed
 from specdec.files.validation import validated
-from specdec.files.yaml_document import KeyPath, Origin, Problem, listed
+from specdec.files.yaml_document import KeyPath, Origin, Problem
 from specdec.interfaces.compatibility import NamedDeclaration
 from specdec.interfaces.consent import OPTION
 from specdec.interfaces.declarations import Kind, TargetDeclaration
@@ -32,7 +34,13 @@ def read(
             f"got a {type(source).__name__} object as a spec; expected a strategy's name, a .yaml file or a mapping"
         )
     found = source if isinstance(source, Mapping) else catalog.library.find_strategy(str(source))
-    return read_spec(found, find_strategy=catalog.library.find_strategy, settings=settings, overrides=overrides)
+    return read_spec(
+        found,
+        find_strategy=catalog.library.find_strategy,
+        settings=settings,
+        overrides=overrides,
+        registered={kind.value: parts.keys() for kind, parts in catalog.registry.parts.items()},
+    )
 
 
 def check(reading: Reading, catalog: Catalog, *, target: Target | None = None) -> ResolvedSpec:
@@ -49,7 +57,7 @@ def check(reading: Reading, catalog: Catalog, *, target: Target | None = None) -
         nested |= {f"parts.{number}.{k}": model for k, model in checker.nested(part, at=("parts", number)).items()}
     if drafters:
         chosen[Kind.DRAFTER] = with_parts(chosen[Kind.DRAFTER], drafters)
-    checker.find_tree_files(chosen)
+    checker.try_tree(chosen)
     declared = {kind: NamedDeclaration(part.name, part.declares) for kind, part in chosen.items()}
     if target is not None:
         declared[Kind.TARGET] = NamedDeclaration(type(target).name, declaration_of(target))
@@ -82,8 +90,13 @@ class _Checker:
         self._catalog = catalog
         self.problems: list[Problem] = []
 
-    def find_tree(self, name: str) -> Path:
-        return self._catalog.library.find_tree(name, near=self._folder)
+    def _context(self, path: KeyPath) -> dict[str, Any]:
+        """What the options of the part at `path` may ask: where paths start, and the files of trees."""
+
+        def folders(option: str) -> tuple[Path, ...]:
+            return tuple(dict.fromkeys((self._document.origin((*path, option)).folder, self._folder, Path())))
+
+        return {"folders": folders, "find_tree": self._catalog.library.find_tree}
 
     def choose(self, kind: Kind) -> ResolvedPart | None:
         """The part of this kind; None if something keeps it from being known."""
@@ -102,8 +115,7 @@ class _Checker:
         given = {k: v for k, v in raw.items() if k != "use"}
         guard = PartGuard(kind, cls, self._catalog.registry.parts[kind][raw["use"]].package)
         with guard:
-            context = {"find_tree": self.find_tree, "folder": self._folder}
-            options, problems = validated(cls.Options, given, self._document, path, context)
+            options, problems = validated(cls.Options, given, self._document, path, self._context(path))
         self.problems += problems
         if options is None:
             return None
@@ -145,7 +157,7 @@ class _Checker:
         found = {}
         for option, raw in drafter.declares.targets:
             path: KeyPath = (Kind.DRAFTER.value, *at, option)
-            spec = {"use": "huggingface", "model": raw} if isinstance(raw, str) else raw
+            spec = target_part(raw, self._catalog.registry.parts[Kind.TARGET]) if isinstance(raw, str) else raw
             if not _is_part(spec):
                 self.problems.append(self._document.problem(path, f"got {raw!r}, expected a target such as {{use: NAME}}"))
                 continue
@@ -156,26 +168,17 @@ class _Checker:
                     self.problems.append(self._document.problem(path, f"cannot draft: {part.declares.no_decoding_because}"))
         return found
 
-    def find_tree_files(self, chosen: Mapping[Kind, ResolvedPart]) -> None:
-        """Find the tree files that the builder names, by building it: it holds no weights."""
-        part = chosen.get(Kind.TREE)
-        if part is None:
+    def try_tree(self, chosen: Mapping[Kind, ResolvedPart]) -> None:
+        """Build the tree builder, which holds no weights: the files that it reads are read, and a broken plug-in is found."""
+        if Kind.TREE not in chosen:
             return
-        asked: list[str] = []
-
-        def find(name: str) -> Path:
-            asked.append(name)
-            return self.find_tree(name)
-
+        find_tree = partial(self._catalog.library.find_tree, folders=(self._folder,))
         try:
-            built(part, BuildTools(find_tree=find))
+            built(chosen[Kind.TREE], BuildTools(find_tree=find_tree))
         except PluginError:
             raise
         except SpecdecError as error:
-            values = self._document.data.get(Kind.TREE.value, {})
-            key = next((k for k, v in values.items() if k != "use" and v in asked), None)
-            path: KeyPath = (Kind.TREE.value,) if key is None else (Kind.TREE.value, key)
-            self.problems.append(self._document.problem(path, str(error)))
+            self.problems.append(self._document.problem((Kind.TREE.value,), str(error)))
 
 
 def built(part: ResolvedPart, tools: BuildTools) -> Any:
@@ -210,6 +213,9 @@ def _misfit_lines(reading: Reading, result: Fit) -> list[str]:
         lines.append(f"  {_places(list(origins), reading.label)}  {mismatch.message}")
     for kind, names in result.fitting.items():
         lines.append(f"  {kind.plural} that fit: {', '.join(names) or 'none'}")
+        if kind in result.with_drafters:
+            parts, drafters = (", ".join(found) for found in result.with_drafters[kind])
+            lines.append(f"  {kind.plural} that fit with another drafter ({drafters}): {parts}")
     return lines
 
 

@@ -1,6 +1,6 @@
 """What a strategy file says, and how one is read: every mistake at once, each with its file and line."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,7 +8,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from specdec.config.overrides import at_key, layered, override_documents, wholes_first
-from specdec.errors import SpecdecError
+from specdec.config.short_forms import other_file, spelled_out
+from specdec.errors import SpecdecError, SpecError
 from specdec.files.paths import expanded, resolved
 from specdec.files.validation import validated
 from specdec.files.yaml_document import Document, Origin, Problem, from_mapping, read_file
@@ -65,9 +66,11 @@ def read_spec(
     find_strategy: Callable[[str], Path],
     settings: Sequence[str] = (),
     overrides: Mapping[str, Any] | None = None,
+    registered: Mapping[str, Collection[str]] | None = None,
 ) -> Reading:
     """The spec of a file or a mapping, `extends` followed, with overrides laid over.
 
+    registered: names of parts by their key in a spec; a target by another name is a model's path or hub id.
     settings: texts `a.b=value`. overrides: {dotted key: value}. Whole parts are laid over before keys inside them, whatever
     their order, so that no key is lost; of two values for one key the later holds, and settings come after overrides.
     Raises SpecError only where there is nothing to check at all: no such file, or no YAML.
@@ -76,19 +79,35 @@ def read_spec(
         document, folder, default_name = read_file(source), source.parent, source.stem
     else:
         document, folder, default_name = from_mapping(source, "the given mapping"), Path(), "unnamed"
-    merged = _extended(document, folder, find_strategy, seen=(resolved(source),) if isinstance(source, Path) else ())
+    top, names = document.origins[()], registered or {}
+    if (meaning := other_file(document.data)) is not None:
+        raise SpecError(f"{top.source}: is {meaning}; a strategy names a drafter")
+    seen = (resolved(source),) if isinstance(source, Path) else ()
+    merged = _extended(document, folder, find_strategy, names.get("target", ()), seen)
     merged = replace(merged, data={**_default_parts(), **merged.data})
-    top = document.origins[()]
     given = [at_key(k.split("."), _plain(v), Origin(f"argument {k}={v!r}")) for k, v in (overrides or {}).items()]
     layers, problems = override_documents(settings)
-    for layer in wholes_first([*given, *layers]):
+    for layer in wholes_first([spelled_out(layer, names.get("target", ())) for layer in (*given, *layers)]):
         merged = replace(layered(merged, layer), data=_named(layered(merged, layer).data, merged.data))
     data = {"name": default_name, **{k: v for k, v in merged.data.items() if k != "extends"}}
     merged = Document(data, {**merged.origins, (): top}, merged.problems)
     spec, shape_problems = validated(StrategySpec, data, merged, ())
-    if any(problem.key == "extends" for problem in merged.problems):
-        shape_problems = [problem for problem in shape_problems if problem.message != "is required"]
+    shape_problems = _explained(shape_problems, merged, names)
     return Reading(spec, merged, (*merged.problems, *problems, *shape_problems), folder)
+
+
+def _explained(found: list[Problem], document: Document, registered: Mapping[str, Collection[str]]) -> list[Problem]:
+    """Problems of the shape: of a part that is missing with what would fit, none where the file itself could not be read."""
+    if any(problem.key in ("", "extends") for problem in document.problems):
+        return [problem for problem in found if not problem.message.startswith("is required")]
+    explained = []
+    for problem in found:
+        if problem.message.startswith("is required") and problem.key in registered:
+            names = ", ".join(sorted(registered[problem.key]))
+            message = f"is required, such as '{problem.key}: ngram'; registered {problem.key}s: {names}"
+            problem = replace(problem, message=message)
+        explained.append(problem)
+    return explained
 
 
 def _default_parts() -> dict[str, Any]:
@@ -112,8 +131,14 @@ MAX_EXTENDED = 32
 """Specs that may extend each other in a chain."""
 
 
-def _extended(document: Document, folder: Path, find_strategy: Callable[[str], Path], seen: tuple[Path, ...]) -> Document:
-    """`document` over the specs that it extends, nearest first; a fault of the chain is added to its problems."""
+def _extended(
+    document: Document, folder: Path, find_strategy: Callable[[str], Path], targets: Collection[str], seen: tuple[Path, ...]
+) -> Document:
+    """`document` over the specs that it extends, nearest first, with short forms spelled out.
+
+    targets: names of registered ones. A fault of the chain is added to the problems.
+    """
+    document = spelled_out(document, targets)
     parent = document.data.get("extends")
     if parent is None:
         return document
@@ -126,7 +151,7 @@ def _extended(document: Document, folder: Path, find_strategy: Callable[[str], P
         if resolved(path) in seen:
             chain = " -> ".join(p.stem for p in (*seen, path))
             return _with_problem(document, f"goes round in a circle: {chain}")
-        base = _extended(read_file(path), path.parent, find_strategy, (*seen, resolved(path)))
+        base = _extended(read_file(path), path.parent, find_strategy, targets, (*seen, resolved(path)))
     except SpecdecError as error:
         return _with_problem(document, str(error))
     return layered(base, document)

@@ -1,6 +1,5 @@
 """What is asked of a decoder, checked before anything runs."""
 
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
@@ -8,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from specdec.decoding.prompts import check_text, encode, is_list
 from specdec.errors import SpecdecError, SpecError
-from specdec.files.validation import faults
+from specdec.files.validation import checked
 from specdec.interfaces.text_codec import ChatFormat, TextCodec
 from specdec.sampling.logits_warper import LogitsProcessor
 from specdec.sampling.params import SamplingParams
@@ -148,10 +147,10 @@ def sampling_of(given: Any) -> SamplingParams | None:
     if not isinstance(given, Mapping):
         raise SpecError(f"sampling: got {given!r}; expected SamplingParams or a mapping, such as {{'temperature': 1.0}}")
     given = dict(given)
-    found = faults(SamplingParams, given)
+    value, found = checked(SamplingParams, given)
     if found:
         raise SpecError("\n".join(".".join(("sampling", *map(str, path))) + f": {fault}" for path, fault in found.items()))
-    return SamplingParams.model_validate_json(json.dumps(given))
+    return value
 
 
 def _is_id(value: Any) -> bool:

@@ -1,6 +1,5 @@
 """Measurements in YAML: files that a program wrote and that a person may edit."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,10 +8,10 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel
 
-from specdec.errors import SpecError
+from specdec.errors import SpecError, listed
 from specdec.files.atomic import write_whole
-from specdec.files.validation import faults
-from specdec.files.yaml_document import Document, Problem, listed, read_file
+from specdec.files.validation import validated
+from specdec.files.yaml_document import Document, Problem, read_file
 
 NUMBER_LIKE = re.compile(r"[-+.0-9][-+.0-9eE]*")
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -34,10 +33,11 @@ def read_model(path: Path, model: type[ModelT], kind: str) -> ModelT:
 
 def checked_model(document: Document, model: type[ModelT], data: Mapping[str, Any], more: Sequence[Problem] = ()) -> ModelT:
     """The model of a document's data. Raises SpecError with every mistake and its line, `more` included."""
-    found = [document.problem(key, message) for key, message in faults(model, data).items()]
-    if problems := [*document.problems, *found, *more]:
+    value, found = validated(model, data, document, ())
+    problems = [*document.problems, *found, *more]
+    if problems or value is None:
         raise SpecError(listed(problems))
-    return model.model_validate_json(json.dumps(data))
+    return value
 
 
 def write_model(path: Path, model: BaseModel, kind: str) -> None:

@@ -1,9 +1,11 @@
-"""Paths as users write them, and options of parts that name a file: a path starts at the folder of the spec, or else here.
+"""Paths as users write them, and options of parts that name a file or a folder.
 
+A path starts at the folder of the file that it is written in, else at that of the spec, else here.
 Nothing else asks the system whether a path is there or where it leads, since for some names it answers with errors of its
 own: an unknown user's home, a name of 5,000 letters, a NUL, a link to itself.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -85,16 +87,35 @@ def from_here(path: Path) -> Path:
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
+def starting_folders(info: ValidationInfo) -> tuple[Path, ...] | None:
+    """Where a path in the option that is validated may start, the likeliest first.
+
+    None unless whoever validates brings `folders` in the context: a function from an option's name to its folders.
+    """
+    folders: Callable[[str], tuple[Path, ...]] | None = (info.context or {}).get("folders")
+    return None if folders is None else folders(info.field_name or "")
+
+
 def _find(name: str, info: ValidationInfo) -> str:
-    """The file itself, if whoever validates brings the spec's `folder` in the context."""
-    near: Path | None = (info.context or {}).get("folder")
-    if near is None:
+    folders = starting_folders(info)
+    if folders is None:
         return name
-    paths = [folder / expanded(name) for folder in (near, Path())]
+    paths = [folder / expanded(name) for folder in folders]
     for path in paths:
         if is_file(path):
             return str(path)
     raise ValueError(f"{name}: {'a folder, not a file' if any(map(is_folder, paths)) else 'no such file'}")
 
 
+def _find_folder(name: str, info: ValidationInfo) -> str:
+    if name == "builtin":
+        return name
+    paths = [folder / expanded(name) for folder in starting_folders(info) or ()]
+    return next((str(path) for path in paths if is_folder(path)), name)
+
+
 DataFile: TypeAlias = Annotated[str, AfterValidator(_find), Field(min_length=1)]
+"""A file that must be there."""
+
+ModelFolder: TypeAlias = Annotated[str, AfterValidator(_find_folder), Field(min_length=1)]
+"""A folder, if there is one of this name; else a hub id or a name, left as it is."""

@@ -1,44 +1,71 @@
 """What is wrong with data that should be a pydantic model, in words that a writer of YAML understands."""
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from specdec.errors import did_you_mean
 from specdec.files.yaml_document import Document, KeyPath, Problem, shortened, shown
 
-_WORDS = {
-    "a valid integer": "a whole number",
-    "a valid number": "a number",
-    "a valid string": "text",
-    "a valid boolean": "true or false",
-    "a valid array": "a list",
-    "a valid tuple": "a list",
-    "a valid dictionary": "a mapping of keys to values",
-    "an object": "a mapping of keys to values",
-    "None": "null",
+_WANTED = {
+    "bool": "true or false",
+    "dataclass": "a mapping of keys to values",
+    "dict": "a mapping of keys to values",
+    "finite": "a finite number",
+    "float": "a number",
+    "frozen_set": "a list",
+    "int": "a whole number",
+    "list": "a list",
+    "mapping": "a mapping of keys to values",
+    "model": "a mapping of keys to values",
+    "none": "null",
+    "path": "text",
+    "set": "a list",
+    "string": "text",
+    "tuple": "a list",
 }
+"""What is expected, by the first word of pydantic's type of error: int_type, int_parsing, int_from_float, ..."""
+
+_LIMITS = {
+    "greater_than": ("gt", "greater than"),
+    "greater_than_equal": ("ge", "at least"),
+    "less_than": ("lt", "less than"),
+    "less_than_equal": ("le", "at most"),
+    "multiple_of": ("multiple_of", "a multiple of"),
+    "string_pattern_mismatch": ("pattern", "text that matches"),
+    "string_too_long": ("max_length", "a text of at most"),
+    "string_too_short": ("min_length", "a text of at least"),
+    "too_long": ("max_length", "a list of at most"),
+    "too_short": ("min_length", "a list of at least"),
+}
+"""By pydantic's type of error, the key of its context that holds the limit, and what comes before it in words."""
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
 
 HINTS = 100
 """Unknown keys for which a known one that may be meant is looked for."""
 
 
-def faults(model: type[BaseModel], data: Mapping[Any, Any], context: Mapping[str, Any] | None = None) -> dict[KeyPath, str]:
-    """Messages by key. The strict rules of JSON are used: lists may stand for tuples, words for enumerations."""
+def checked(
+    model: type[ModelT], data: Mapping[Any, Any], context: Mapping[str, Any] | None = None
+) -> tuple[ModelT | None, dict[KeyPath, str]]:
+    """`data` as a `model`, None with mistakes, and messages by key.
+
+    The strict rules of JSON are used: lists may stand for tuples, words for enumerations, and nothing else is converted.
+    """
     try:
         text = json.dumps(data)
     except TypeError as error:
-        return {(): f"holds a value that YAML could not: {error}"}
+        return None, {(): f"holds a value that YAML could not: {error}"}
     except (ValueError, RecursionError):
-        return {(): "is nested too deeply, or contains itself"}
+        return None, {(): "is nested too deeply, or contains itself"}
     try:
-        model.model_validate_json(text, strict=True, context=context)
+        return model.model_validate_json(text, strict=True, context=context), {}
     except ValidationError as error:
-        return _messages(error, model, data)
-    return {}
+        return None, _messages(error, model, data)
 
 
 def _messages(error: ValidationError, model: type[BaseModel], data: Mapping[Any, Any]) -> dict[KeyPath, str]:
@@ -47,24 +74,21 @@ def _messages(error: ValidationError, model: type[BaseModel], data: Mapping[Any,
     spelled: dict[int, dict[str, Any]] = {}
     for detail in error.errors(include_url=False):
         path, value, found = _locate(detail["loc"], data, spelled)
-        if detail["loc"][-1:] == ("[key]",):
-            if str(path[-1]).lstrip("-").isdecimal() and len(str(path[-1])) < 20:
-                continue
-            messages[path] = f"got the key '{shortened(str(path[-1]))}', expected a whole number"
-        elif detail["type"] == "extra_forbidden":
+        kind, wrong_key = detail["type"], detail["loc"][-1:] == ("[key]",)
+        if kind == "extra_forbidden":
             # No more than a few are shown, and to look for what was meant takes a thousand times as long as to count them.
-            wanted = did_you_mean(str(path[-1]), _fields(model, path), listing="known keys") if len(messages) < HINTS else ""
-            messages[path] = f"unknown key{wanted}"
-        elif detail["type"] == "missing":
-            messages[path] = "is required"
-        elif detail["type"] == "json_invalid":
+            messages[path] = f"unknown key{_meant(model, path)}" if len(messages) < HINTS else "unknown key"
+        elif kind == "missing":
+            messages[path] = _required(model, path)
+        elif kind == "json_invalid":
             messages[path] = "holds a text that is no Unicode, or is nested too deeply"
-        elif detail["type"] in ("value_error", "assertion_error"):
-            messages[path] = detail["msg"].partition(", ")[2]
+        elif kind in ("value_error", "assertion_error"):
+            messages[path] = str(detail["ctx"]["error"])
         else:
-            expected.setdefault(path, []).append(_expectation(detail["msg"], value))
+            expected.setdefault(path, []).append(_expectation(detail, value))
             wanted = " or ".join(dict.fromkeys(expected[path]))
-            messages[path] = f"got {shown(value) if found else 'nothing'}, expected {wanted}"
+            got = f"the key '{shortened(str(path[-1]))}'" if wrong_key else shown(value) if found else "nothing"
+            messages[path] = f"got {got}, expected {wanted}"
     return messages
 
 
@@ -93,40 +117,62 @@ def _locate(loc: Iterable[str | int], data: Any, spelled: dict[int, dict[str, An
     return tuple(path), value, found
 
 
-def _expectation(message: str, value: Any) -> str:
-    text = message.removeprefix("Input should be ")
-    text = text.replace("greater than or equal to", "at least").replace("less than or equal to", "at most")
-    if text == "an object" and isinstance(value, str):
+def _expectation(detail: ErrorDetails, value: Any) -> str:
+    """What one of pydantic's errors expected, by its type and context."""
+    kind, context = detail["type"], detail.get("ctx", {})
+    if kind in ("literal_error", "enum"):
+        return str(context["expected"])
+    if kind in _LIMITS:
+        key, words = _LIMITS[kind]
+        limit = context[key]
+        return f"{words} {limit:g}" if isinstance(limit, float) else f"{words} {limit}"
+    if kind.startswith("model") and isinstance(value, str):
         return "a mapping such as {use: NAME}"
-    if (sizes := re.match(r"\w+ should have (at least|at most) (\d+) (character|item)s?", text)) is not None:
-        return f"a {'text' if sizes[3] == 'character' else 'list'} of {sizes[1]} {sizes[2]}"
-    text = re.sub(r"^(Input|Value|String|List|Tuple|Dictionary|Number) should (be |have )?", "", text)
-    text = re.sub(r"^(an? )?(instance of|valid) ", r"\1", text).partition(", unable to")[0].partition(", got")[0]
-    return _WORDS.get(message.removeprefix("Input should be "), text[:1].lower() + text[1:])
+    return _WANTED.get(kind.partition("_")[0], f"something else: {detail['msg']}")
+
+
+def _required(model: type[BaseModel], path: KeyPath) -> str:
+    """That a key is missing, and what belongs there, as far as its field describes it."""
+    inner = _model_at(model, path[:-1])
+    field = None if inner is None else inner.model_fields.get(str(path[-1]))
+    return "is required" + (f": {field.description}" if field is not None and field.description else "")
+
+
+def _meant(model: type[BaseModel], path: KeyPath) -> str:
+    """Where an unknown key belongs, or which one may be meant."""
+    inner, key = _model_at(model, path[:-1]), str(path[-1])
+    sections = {} if inner is None else {n: _models(field.annotation) for n, field in inner.model_fields.items()}
+    owners = [name for name, found in sections.items() if any(key in section.model_fields for section in found)]
+    if owners and key not in ("use", "model"):
+        return f"; it belongs under {' or '.join(owners)}, as in {owners[0]}: {{{key}: ...}}"
+    return did_you_mean(key, _fields(model, path), listing="known keys")
 
 
 def _fields(model: type[BaseModel], path: KeyPath) -> list[str]:
     """The keys that may stand where the last key of `path` stands."""
-    for step in path[:-1]:
+    inner = _model_at(model, path[:-1])
+    if inner is None:
+        return []
+    model = inner
+    extra = ["extends"] if "drafter" in model.model_fields and "verifier" in model.model_fields else []
+    return [*model.model_fields, *extra]
+
+
+def _model_at(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
+    """The model whose keys stand below `path`; None where that is no model."""
+    for step in path:
         field = model.model_fields.get(str(step))
         inner = next((m for m in _models(field.annotation)), None) if field is not None else None
         if inner is None:
-            return []
+            return None
         model = inner
-    extra = ["extends"] if "drafter" in model.model_fields and "verifier" in model.model_fields else []
-    return [*model.model_fields, *extra]
+    return model
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [m for argument in getattr(annotation, "__args__", ()) for m in _models(argument)]
-
-
-ModelT = TypeVar("ModelT", bound=BaseModel)
-
-
-# --- validation -----------------------------------------------------------------------------------------------------
 
 
 def validated(
@@ -137,12 +183,9 @@ def validated(
     context: what the model's own validators may ask for. With mistakes, the value is what is left without the faulty keys,
     None if that is not enough.
     """
-    found = faults(model, data, context)
+    value, found = checked(model, data, context)
     problems = [document.problem((*at, *path), message) for path, message in found.items()]
-    if not found:
-        return model.model_validate_json(json.dumps(data), context=context), []
     wrong = {path[0] for path in found if path}
-    rest = {k: v for k, v in data.items() if str(k) not in wrong}
-    if not wrong or faults(model, rest, context):
-        return None, problems
-    return model.model_validate_json(json.dumps(rest), context=context), problems
+    if value is None and wrong:
+        value, _ = checked(model, {k: v for k, v in data.items() if str(k) not in wrong}, context)
+    return value, problems

@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,6 +16,7 @@ import yaml
 
 from specdec.errors import SpecError
 from specdec.files.paths import from_here
+from specdec.files.yaml_syntax import MAX_DEPTH, compose, missing_space, strange_space
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 """Keys (as text) and list positions from the top of a document."""
@@ -37,6 +38,11 @@ class Origin:
 
     def __str__(self) -> str:
         return self.source if self.line is None else f"{self.source}:{self.line}"
+
+    @property
+    def folder(self) -> Path:
+        """Where a path that is written there starts: the file's folder, or the working folder."""
+        return Path() if self.line is None else Path(self.source).parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +76,6 @@ class Document:
         return Problem(self.origin(path), ".".join(map(str, path)), message)
 
 
-SHOWN = 10
-"""Problems that a message lists; of the rest only the number is told."""
-
-
-def listed(problems: Iterable[object]) -> str:
-    """The problems one a line, the first few of them."""
-    lines = list(map(str, problems))
-    more = [f"... and {len(lines) - SHOWN:,} more"] if len(lines) > SHOWN else []
-    return "\n".join([*lines[:SHOWN], *more])
-
-
 def read_file(path: Path) -> Document:
     """The document of a YAML file. Raises SpecError if it cannot be read or is not YAML."""
     name = from_here(path)
@@ -100,7 +95,7 @@ def read_text(text: str, source: str) -> Document:
     node = compose(text, source)
     reader = _Reader(source)
     if node is not None and not isinstance(node, yaml.MappingNode):
-        reader.report(node, (), "got something else, expected a mapping of keys to values")
+        reader.report(node, (), _no_mapping(node))
         node = None
     data = reader.mapping(node, ()) if node is not None else {}
     return Document(data, {(): Origin(source, 1), **reader.origins}, tuple(reader.problems))
@@ -131,6 +126,17 @@ def _twice(data: Any, path: tuple[str, ...]) -> list[tuple[str, ...]]:
     return [(*path, key) for key, count in counts.items() if count > 1] + inner
 
 
+def _no_mapping(node: yaml.Node) -> str:
+    """What a whole file is in place of a mapping."""
+    expected = "expected a mapping of keys to values, such as 'name: x'"
+    if isinstance(node, yaml.SequenceNode):
+        return f"got a list, {expected}; a line that begins with '-' is an item of one"
+    if (space := strange_space(node.value)) is not None:
+        return f"got the text {shown(node.value)}, {expected}; it holds {space[1]}, which YAML takes for a letter"
+    key = missing_space(node.value)
+    return f"got the text {shown(node.value)}, {expected}" + (f"; a space is missing after '{key}:'" if key else "")
+
+
 class _Reader:
     """Turns nodes into plain data, and notes origins and problems on the way."""
 
@@ -152,6 +158,9 @@ class _Reader:
                 self.report(key_node, path, f"got the key {written}, expected a word or a whole number")
                 continue
             here = (*path, str(key))
+            if (slip := _key_slip(key_node, value_node)) is not None:
+                self.report(key_node, path, slip)
+                continue
             if here in self.origins:
                 self.report(key_node, here, f"given twice; first at line {self.origins[here].line}")
                 continue
@@ -172,6 +181,8 @@ class _Reader:
         text: str = node.value
         if isinstance(node, yaml.ScalarNode) and node.style:
             return text
+        if (space := strange_space(text[:1] + text[-1:])) is not None:
+            self.report(node, path, f"got {shown(text)}, which begins or ends with {space[1]}; an ordinary space would work")
         kind = next((kind for pattern, kind in _SCALARS if pattern.fullmatch(text)), "str")
         if kind in ("int", "float") and len(text) > MAX_DIGITS:
             self.report(node, path, f"got a number of {len(text)} digits, expected at most {MAX_DIGITS}")
@@ -183,60 +194,19 @@ class _Reader:
         return values[kind] if kind in values else int(text) if kind == "int" else number
 
 
-MAX_DEPTH = 32
-"""Levels of nesting."""
+def _key_slip(key: yaml.ScalarNode, value: yaml.Node) -> str | None:
+    """What is wrong with a key that is no key: it holds what only looks like a space, or its value for want of one."""
+    if (space := strange_space(key.value)) is not None:
+        column = key.start_mark.column + 1 + space[0]
+        return f"the key {shown(key.value)} holds {space[1]} at column {column}; an ordinary space would work"
+    empty = isinstance(value, yaml.ScalarNode) and not value.value and not value.style
+    begun = re.match(r"[\w.-]+:[{\[\"']", key.value) is not None
+    name = missing_space(key.value) if not key.style and (empty or begun) else None
+    return None if name is None else f"got {shown(key.value)}: a space is missing after '{name}:'"
 
-MAX_CHARACTERS = 1_000_000
 
 MAX_DIGITS = 1000
 """Of a number. Python reads no more than 4300."""
-
-
-def compose(text: str, source: str) -> yaml.Node | None:
-    """The root node of a text; None for an empty one. `source` names it in errors.
-
-    Raises SpecError for what is no YAML, for anchors, aliases and tags, of which a spec has no need, and beyond the limits.
-    """
-    if len(text) > MAX_CHARACTERS:
-        raise SpecError(f"{source}: has {len(text)} characters, expected at most {MAX_CHARACTERS}")
-    try:
-        try:
-            return _composed(text, source, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        except yaml.YAMLError:
-            # The reader in Python says more precisely what is wrong, and takes ten times as long.
-            return _composed(text, source, yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise SpecError(f"{source}:{line}: not YAML: {error.problem or error.context}") from error
-    except yaml.YAMLError as error:
-        raise SpecError(f"{source}: not YAML: {str(error).partition(chr(10))[0]}") from error
-
-
-def _composed(text: str, source: str, loader: Any) -> yaml.Node | None:
-    if faults := _faults(text, source, loader):
-        raise SpecError(listed(faults))
-    return yaml.compose(text, Loader=loader)
-
-
-def _faults(text: str, source: str, loader: Any) -> list[str]:
-    """What is refused, from the events, which are read without recursion and without following an alias."""
-    faults = []
-    depth = 0
-    for event in yaml.parse(text, Loader=loader):
-        where = f"{source}:{event.start_mark.line + 1 if event.start_mark else 1}"
-        if (anchor := getattr(event, "anchor", None)) is not None:
-            sign = "*" if isinstance(event, yaml.AliasEvent) else "&"
-            faults.append(f"{where}: {sign}{anchor}: anchors and aliases are not understood; write the value out")
-        if (tag := getattr(event, "tag", None)) is not None:
-            shown = tag.replace("tag:yaml.org,2002:", "!!")
-            faults.append(f"{where}: the tag {shown} is not understood; a text is written in quotes, a number without")
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            if depth > MAX_DEPTH:
-                return [*faults, f"{where}: nested deeper than {MAX_DEPTH} levels"]
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-    return faults
 
 
 def shown(value: Any) -> str:

@@ -8,6 +8,7 @@ import torch
 from pydantic import Field
 
 from specdec.errors import CheckpointError, SpecdecWarning, TargetMismatch
+from specdec.files.paths import ModelFolder
 from specdec.heads.checkpoint_path import locate_head
 from specdec.heads.config import HeadConfig, TrainedWith
 from specdec.heads.formats.checkpoint import HeadCheckpoint, read_head
@@ -28,7 +29,7 @@ class HeadOptions(PartOptions):
     """Which head, and how it is run."""
 
     head: Annotated[
-        str, Field(min_length=1, description="a folder with a head's config.json, a hub id, or 'builtin' for the shipped head")
+        ModelFolder, Field(description="a folder with a head's config.json, a hub id, or 'builtin' for the shipped head")
     ]
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16", "float64"] | None, Field(description="of the head; unset: the target's")

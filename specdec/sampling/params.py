@@ -10,9 +10,9 @@ LEAST_TEMPERATURE = 1e-6
 
 
 def _token_id(value: Any, info: ValidationInfo) -> Any:
-    """The keys of JSON are texts; elsewhere nothing but a whole number is one."""
-    if info.mode == "json" and isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value):
-        return int(value)
+    """The keys of JSON are texts, and one that is no whole number is left for pydantic to refuse; elsewhere none is."""
+    if info.mode == "json" and isinstance(value, str):
+        return int(value) if re.fullmatch(r"-?[0-9]{1,18}", value) else value
     if type(value) is not int:
         raise ValueError("a token id is a whole number")
     return value

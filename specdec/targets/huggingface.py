@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 from torch import Tensor
 
+from specdec.files.paths import ModelFolder
 from specdec.interfaces.consent import MEANING
 from specdec.interfaces.declarations import Features, TargetDeclaration
 from specdec.interfaces.parts import BuildTools, PartOptions, Prefilled, Target, TargetState
@@ -28,7 +29,7 @@ MAX_CONTEXT = (
 class HuggingFaceOptions(PartOptions):
     """Which model, and how it is run."""
 
-    model: Annotated[str, Field(min_length=1, description="a folder with a config.json, or a hub id")]
+    model: Annotated[ModelFolder, Field(description="a folder with a config.json, or a hub id")]
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16", "float64"] | None, Field(description="unset: the checkpoint's")
     ] = None

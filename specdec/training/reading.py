@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from specdec.config.overrides import layered, override_documents
-from specdec.errors import SpecError
+from specdec.errors import SpecError, listed
 from specdec.files.paths import expanded, is_folder
 from specdec.files.validation import validated
-from specdec.files.yaml_document import listed, read_file
+from specdec.files.yaml_document import read_file
 from specdec.interfaces.consent import OPTION, consented
 from specdec.training.spec import TrainingSpec
 

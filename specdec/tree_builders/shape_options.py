@@ -7,7 +7,7 @@ from typing import Annotated, Self, TypeAlias
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from specdec.errors import SpecdecError, SpecError
-from specdec.files.paths import is_file
+from specdec.files.paths import is_file, starting_folders
 from specdec.interfaces.parts import PartOptions
 from specdec.trees.tree_file import read_tree
 from specdec.trees.tree_shape import RankPath, TreeShape
@@ -15,11 +15,12 @@ from specdec.trees.tree_shape import RankPath, TreeShape
 
 def _find(name: str, info: ValidationInfo) -> str:
     """The file of a tree name, if whoever validates brings `find_tree` in the context."""
-    find: Callable[[str], Path] | None = (info.context or {}).get("find_tree")
+    find: Callable[..., Path] | None = (info.context or {}).get("find_tree")
     if find is None:
         return name
+    folders = starting_folders(info)
     try:
-        return str(find(name))
+        return str(find(name) if folders is None else find(name, folders))
     except SpecdecError as error:
         raise ValueError(str(error)) from error
 

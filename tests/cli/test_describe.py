@@ -106,12 +106,14 @@ def test_the_schema_accepts_every_shipped_strategy_and_refuses_what_check_refuse
         assert validator.is_valid(yaml.safe_load(path.read_text())), path
     right = {"drafter": {"use": "ngram"}}
     assert validator.is_valid(right)
+    assert validator.is_valid({"target": "../models/llama", "drafter": "ngram", "tree": "chain", "verifier": "match"})
     for wrong in (
         {},
         {**right, "nmae": "x"},
         {**right, "tree": {"use": "chain", "lenght": 3}},
         {**right, "tree": {"use": "chain", "length": 1.5}},
         {**right, "verifier": {"use": "mtach"}},
+        {**right, "verifier": "mtach"},
         {**right, "sampling": {"temperature": -1}},
     ):
         assert not validator.is_valid(wrong), wrong

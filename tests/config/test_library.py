@@ -50,7 +50,7 @@ def test_a_path_is_a_file_that_exists(tmp_path):
 
 def test_a_tree_path_starts_at_the_folder_of_the_spec(tmp_path):
     folder(tmp_path, "shapes/oak.yaml")
-    assert library().find_tree("shapes/oak.yaml", near=tmp_path) == tmp_path / "shapes/oak.yaml"
+    assert library().find_tree("shapes/oak.yaml", (tmp_path,)) == tmp_path / "shapes/oak.yaml"
 
 
 def test_every_shipped_tree_is_called_as_its_file():

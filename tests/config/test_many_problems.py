@@ -6,8 +6,8 @@ import pytest
 
 from specdec import compose
 from specdec.config.overrides import layered
-from specdec.errors import SpecError
-from specdec.files.yaml_document import Document, Origin, listed, read_text
+from specdec.errors import SpecError, listed
+from specdec.files.yaml_document import Document, Origin, read_text
 
 MANY = 20_000
 

@@ -63,7 +63,7 @@ def test_all_mistakes_are_reported_at_once_each_with_its_line(write):
         nam: x
         drafter:
           use: 3
-        tree: chain
+        tree: [chain]
         sampling:
           temperature: warm
           top_k: 1.5
@@ -72,7 +72,7 @@ def test_all_mistakes_are_reported_at_once_each_with_its_line(write):
     )
     assert messages(read(path)) == [
         "x.yaml:3: drafter.use: got 3, expected text",
-        'x.yaml:4: tree: got "chain", expected a mapping such as {use: NAME}',
+        'x.yaml:4: tree: got ["chain"], expected a mapping of keys to values',
         'x.yaml:6: sampling.temperature: got "warm", expected a number',
         "x.yaml:7: sampling.top_k: got 1.5, expected a whole number",
         'x.yaml:8: allow_lossy: got "no", expected true or false',
@@ -118,11 +118,12 @@ def test_text_that_is_not_yaml_names_its_line(write):
 
 
 def test_a_list_is_not_a_spec(write):
-    assert "expected a mapping" in messages(read(write("- 1\n- 2\n")))[0]
+    [found] = messages(read(write("- 1\n- 2\n")))
+    assert "got a list, expected a mapping" in found
 
 
 def test_an_empty_file_lacks_a_drafter(write):
-    assert messages(read(write(""))) == ["x.yaml:1: drafter: is required"]
+    assert messages(read(write(""))) == ["x.yaml:1: drafter: is required: what proposes tokens"]
 
 
 def test_a_file_that_does_not_exist_is_named(tmp_path):
@@ -195,7 +196,7 @@ WORDS = {
     "sampling: {top_p: 2}": "sampling.top_p: got 2, expected at most 1",
     'name: ""': 'name: got "", expected a text of at least 1',
     "source: [a]": 'source: got ["a"], expected text',
-    "tree: chain": 'tree: got "chain", expected a mapping such as {use: NAME}',
+    "tree: 3": "tree: got 3, expected a mapping of keys to values",
 }
 
 

@@ -77,7 +77,10 @@ def test_each_form_gives_its_shape(text, paths):
         (HEAD + "name: u\nchain: 1", "f:3: name: given twice; first at line 1"),
         ("name: t\nchain: 1", "f:1: source: is required"),
         ("name: [t]\nsource: s\nchain: 1", "f:1: name: got .*, expected text"),
-        (HEAD + "predicted: {tau: 2}\nchain: 1", r"f:3: predicted\.speedup: is required\nf:3: predicted\.basis: is required"),
+        (
+            HEAD + "predicted: {tau: 2}\nchain: 1",
+            r"f:3: predicted\.speedup: is required: .*\nf:3: predicted\.basis: is required: ",
+        ),
         (HEAD + "predicted: {tau: 0, speedup: 1, basis: b}\nchain: 1", r"f:3: predicted\.tau: got 0, expected greater than 0"),
         (HEAD + "predicted: {tau: .inf, speedup: 1, basis: b}\nchain: 1", r"f:3: predicted\.tau: got \.inf, expected a finite"),
         (
@@ -91,7 +94,7 @@ def test_each_form_gives_its_shape(text, paths):
         (HEAD + "predicted: {1: 2, tau: 3}\nchain: 1", r"f:3: predicted\.1: unknown key"),
         (HEAD + "predicted: {tau: 2, speedup: x, basis: b}\nchain: 1", r'f:3: predicted\.speedup: got "x", expected a number'),
         (HEAD + "predicted: {tau: 2, speedup: 1, basis: 3}\nchain: 1", r"f:3: predicted\.basis: got 3, expected text"),
-        ("- 1", "f:1: got something else, expected a mapping"),
+        ("- 1", "f:1: got a list, expected a mapping"),
         ("", "f:1: name: is required"),
         ("name: t\nsource: [", "f:2: not YAML"),
     ],
