@@ -1,7 +1,7 @@
 """`eagle`: a head that predicts the target's next feature, drafting at the second-to-top layer."""
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from specdec.heads.loading import HeadOptions, declared_config, load_head, made_for
 from specdec.heads.session import DraftingHead, HeadSession
@@ -12,6 +12,8 @@ from specdec.interfaces.proposals import DraftStart
 
 class EagleOptions(HeadOptions):
     """Options of `eagle`."""
+
+    kind: ClassVar[Literal["eagle", "eagle3"]] = "eagle"
 
 
 class EagleDrafter(Drafter[EagleOptions]):
@@ -29,14 +31,14 @@ class EagleDrafter(Drafter[EagleOptions]):
     @classmethod
     def declares(cls, options: EagleOptions) -> DrafterDeclaration:
         """Distributions from the last hidden state, unless config.json says that the head reads tokens only."""
-        config = declared_config(options, "eagle")
+        config = declared_config(options)
         reads = config is None or config.inputs.has_feature
         return DrafterDeclaration(Gives.DISTRIBUTIONS, Features(last=reads), unread=config is None, made_for=made_for(config))
 
     @classmethod
     def build(cls, options: EagleOptions, tools: BuildTools) -> "EagleDrafter":
         """Raises CheckpointError for files that hold no EAGLE-1 head, TargetMismatch where it is not the target's."""
-        return cls(load_head(options, "eagle", tools.target))
+        return cls(load_head(options, tools.target))
 
     def open(self, starts: Sequence[DraftStart]) -> HeadSession:
         """Feed the prompts' pairs to the head."""

@@ -1,7 +1,7 @@
 """`eagle3`: a head on fused low, middle and high features of the target, with a recurrence and an LM head of its own."""
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -15,6 +15,8 @@ from specdec.interfaces.proposals import DraftStart
 
 class Eagle3Options(HeadOptions):
     """Options of `eagle3`."""
+
+    kind: ClassVar[Literal["eagle", "eagle3"]] = "eagle3"
 
     layers: Annotated[
         tuple[Annotated[int, Field(ge=0)], ...] | None,
@@ -37,7 +39,7 @@ class Eagle3Drafter(Drafter[Eagle3Options]):
     @classmethod
     def declares(cls, options: Eagle3Options) -> DrafterDeclaration:
         """Distributions from the inputs of the layers that config.json or the options name."""
-        config = declared_config(options, "eagle3", options.layers)
+        config = declared_config(options, options.layers)
         layers = options.layers if config is None else config.layers
         if layers is None:
             raise CheckpointError(
@@ -50,7 +52,7 @@ class Eagle3Drafter(Drafter[Eagle3Options]):
     @classmethod
     def build(cls, options: Eagle3Options, tools: BuildTools) -> "Eagle3Drafter":
         """Raises CheckpointError for files that hold no EAGLE-3 head, TargetMismatch where it is not the target's."""
-        return cls(load_head(options, "eagle3", tools.target, options.layers))
+        return cls(load_head(options, tools.target, options.layers))
 
     def open(self, starts: Sequence[DraftStart]) -> HeadSession:
         """Feed the prompts' pairs to the head."""

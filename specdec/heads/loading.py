@@ -1,8 +1,9 @@
 """From the options of a drafter to a head that is ready for a target."""
 
 import warnings
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -12,21 +13,22 @@ from specdec.files.paths import ModelFolder
 from specdec.heads.checkpoint_path import locate_head
 from specdec.heads.config import HeadConfig, TrainedWith
 from specdec.heads.formats.checkpoint import HeadCheckpoint, read_head
-from specdec.heads.formats.published import fuses_layers, read_head_config
+from specdec.heads.formats.published import ConfigFile, head_config, read_config
 from specdec.heads.fused_head import FusedHead
 from specdec.heads.session import DraftingHead
 from specdec.heads.shared_weights import embeddings, lm_head_of
 from specdec.interfaces.compatibility import size_fault, warn_of_few_positions
 from specdec.interfaces.parts import PartOptions, Target
 from specdec.interfaces.target_identity import same_target, target_name, template_hash
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
+from specdec.nn.placement import DTYPES, resolve_device
 
 Kind = Literal["eagle", "eagle3"]
 
 
 class HeadOptions(PartOptions):
-    """Which head, and how it is run."""
+    """Which head, and how it is run. Its config.json is read once, when it is declared or built."""
+
+    kind: ClassVar[Kind]
 
     head: Annotated[
         ModelFolder, Field(description="a folder with a head's config.json, a hub id, or 'builtin' for the shipped head")
@@ -37,11 +39,16 @@ class HeadOptions(PartOptions):
     device: Annotated[str | None, Field(description="of the head: cpu, cuda, ...; unset: the target's")] = None
     revision: Annotated[str | None, Field(description="branch, tag or commit of a hub repository")] = None
 
+    @cached_property
+    def config_file(self) -> ConfigFile | None:
+        """The config.json within reach; None for a hub id that is not in the local cache. Raises CheckpointError."""
+        folder = locate_head(self.head, self.kind, revision=self.revision, download=False)
+        return None if folder is None else read_config(folder)
 
-def declared_config(options: HeadOptions, kind: Kind, layers: tuple[int, ...] | None = None) -> HeadConfig | None:
+
+def declared_config(options: HeadOptions, layers: tuple[int, ...] | None = None) -> HeadConfig | None:
     """What config.json says; None for a hub id that is not in the local cache. Raises CheckpointError."""
-    folder = locate_head(options.head, kind, revision=options.revision, download=False)
-    return None if folder is None else _config(folder, kind, layers)
+    return None if options.config_file is None else _config(options.config_file, options.kind, layers)
 
 
 def made_for(config: HeadConfig | None) -> tuple[tuple[int, int], ...]:
@@ -49,19 +56,21 @@ def made_for(config: HeadConfig | None) -> tuple[tuple[int, int], ...]:
     return () if config is None else (config.made_for,)
 
 
-def load_head(options: HeadOptions, kind: Kind, target: Target | None, layers: tuple[int, ...] | None = None) -> DraftingHead:
+def load_head(options: HeadOptions, target: Target | None, layers: tuple[int, ...] | None = None) -> DraftingHead:
     """The head with what it shares. Raises CheckpointError for the files, TargetMismatch for a target that does not fit."""
     if target is None:
-        raise TargetMismatch(f"drafter '{kind}' is built after its target, and there is none")
-    folder = locate_head(options.head, kind, revision=options.revision, download=True)
+        raise TargetMismatch(f"drafter '{options.kind}' is built after its target, and there is none")
+    folder = locate_head(options.head, options.kind, revision=options.revision, download=True)
     if folder is None:
         raise CheckpointError(f"'{options.head}' is neither a folder nor a hub repository within reach")
-    config = _config(folder, kind, layers)
+    known = options.config_file
+    file = known if known is not None and known.folder == folder else read_config(folder)
+    config = _config(file, options.kind, layers)
     check_fit(config, target)
     warn_of_few_positions("the head", config.max_positions, target.facts.max_positions, "was not made for what follows")
     dtype = target.facts.dtype if options.dtype is None else DTYPES[options.dtype]
-    device = target.facts.device if options.device is None else _device(options.device)
-    checkpoint = read_head(folder, layers=layers, dtype=dtype, device=device)
+    device = target.facts.device if options.device is None else resolve_device(options.device)
+    checkpoint = read_head(folder, config_file=file, layers=layers, dtype=dtype, device=device)
     warn_of_others(checkpoint.config.trained_with, target, folder)
     return ready(checkpoint, target, dtype=dtype, device=device, folder=folder)
 
@@ -69,8 +78,10 @@ def load_head(options: HeadOptions, kind: Kind, target: Target | None, layers: t
 def ready(
     checkpoint: HeadCheckpoint, target: Target, *, dtype: torch.dtype, device: torch.device, folder: Path | None = None
 ) -> DraftingHead:
-    """A head of this dtype and device, laid out for drafting, with what it shares. folder: where it is from."""
-    check_fit(checkpoint.config, target)
+    """A head of this dtype and device that fits the target (`check_fit`), laid out for drafting, with what it shares.
+
+    folder: where it is from.
+    """
     return DraftingHead(
         head=FusedHead(checkpoint.head),
         embed=embeddings(checkpoint, target, dtype, device),
@@ -118,20 +129,10 @@ def check_fit(config: HeadConfig, target: Target) -> None:
         )
 
 
-def _config(folder: Path, kind: Kind, layers: tuple[int, ...] | None) -> HeadConfig:
-    if kind == "eagle" and fuses_layers(folder):
-        raise CheckpointError(f"{folder}: the head is of kind 'eagle3'; drafter 'eagle3' would work")
-    config = read_head_config(folder, layers)
+def _config(file: ConfigFile, kind: Kind, layers: tuple[int, ...] | None) -> HeadConfig:
+    if kind == "eagle" and file.fuses_layers:
+        raise CheckpointError(f"{file.folder}: the head is of kind 'eagle3'; drafter 'eagle3' would work")
+    config = head_config(file, layers)
     if config.kind != kind:
-        raise CheckpointError(f"{folder}: the head is of kind '{config.kind}'; drafter '{config.kind}' would work")
+        raise CheckpointError(f"{file.folder}: the head is of kind '{config.kind}'; drafter '{config.kind}' would work")
     return config
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise TargetMismatch(f"no device '{name}'; cpu and cuda would work") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise TargetMismatch(f"torch sees no GPU for device '{name}'; cpu would work")
-    return device

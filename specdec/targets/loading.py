@@ -12,18 +12,12 @@ import torch
 from specdec.errors import CheckpointError, TargetMismatch
 from specdec.files.paths import matching
 from specdec.interfaces.consent import HOW
+from specdec.nn.placement import DTYPES, resolve_device
 from specdec.targets.capability import no_decoding_because
 from specdec.targets.hub import cached_folder, hub_answers, hub_has, local_folder
 from specdec.targets.model_config import ADAPTER, config_data, refuse_adapter, refuse_own_code, unreadable_config
 from specdec.targets.quiet import quiet
 from specdec.targets.weights import refuse_other_numbers, refuse_other_weights, unreadable
-
-DTYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float64": torch.float64,
-}
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -159,19 +153,6 @@ def _has_tokenizer(folder: Path) -> bool:
 def _files(model: str, revision: str | None) -> Path | None:
     """The folder that the model was read from."""
     return local_folder(model) or cached_folder(model, revision)
-
-
-def resolve_device(device: str) -> torch.device:
-    """'auto' is the GPU where there is one. Raises TargetMismatch for a device that torch does not have."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        wanted = torch.device(device)
-    except RuntimeError as error:
-        raise TargetMismatch(f"no device '{device}'; cpu, cuda and auto would work") from error
-    if wanted.type == "cuda" and not torch.cuda.is_available():
-        raise TargetMismatch(f"torch sees no GPU for device '{device}'; device: cpu or auto would work")
-    return wanted
 
 
 def _first_line(error: Exception) -> str:

@@ -1,6 +1,7 @@
 """The options by which builders name a tree shape."""
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Self, TypeAlias
 
@@ -55,14 +56,14 @@ class ShapeOptions(PartOptions):
     @model_validator(mode="after")
     def _one_shape(self) -> Self:
         try:
-            one_shape(file=self.file, paths=self.paths, widths=self.widths)
+            _ = self.known_shape
         except SpecError as error:
             raise ValueError(str(error)) from error
         return self
 
-    @property
+    @cached_property
     def known_shape(self) -> TreeShape | None:
-        """The shape; None for a file that is still a bare name."""
+        """The shape, its file read once; None for a file that is still a bare name."""
         return one_shape(file=self.file, paths=self.paths, widths=self.widths)
 
     def shape(self, find_tree: Callable[[str], Path]) -> TreeShape:

@@ -1,12 +1,16 @@
 """Which heads go with which targets, what they declare, and what they borrow."""
 
+import io
 import json
+from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, Gemma2Config, GPT2Config, GraniteConfig, LlamaConfig
 
+from specdec.compose import load
 from specdec.config.catalog import load_catalog
 from specdec.config.resolver import check, read
 from specdec.drafters.eagle import EagleDrafter, EagleOptions
@@ -15,7 +19,7 @@ from specdec.errors import CheckpointError, IncompatibleParts, PluginError, Spec
 from specdec.heads.formats.checkpoint import HeadCheckpoint
 from specdec.heads.formats.export import write_eagle, write_speculators
 from specdec.heads.fused_head import FusedHead
-from specdec.heads.loading import ready
+from specdec.heads.loading import check_fit, ready
 from specdec.heads.shared_weights import embeddings, lm_head_of, shared_rows
 from specdec.interfaces.declarations import DrafterDeclaration, Features, Gives, Kind
 from specdec.interfaces.parts import BuildTools
@@ -94,6 +98,22 @@ def test_a_hub_id_out_of_reach_is_not_downloaded_by_a_check():
     assert [note.split(":")[0] for note in check(read(spec, catalog), catalog).notes] == ["drafter"]
     with pytest.raises(CheckpointError, match="L // 2"):
         Eagle3Drafter.declares(Eagle3Options(head="nobody/eagle3"))
+
+
+def test_a_load_reads_the_heads_config_and_every_yaml_file_once(folder, target_of, tmp_path, monkeypatch):
+    (tmp_path / "shape.yaml").write_text("name: shape\nsource: here\nwidths: [2, 1]\n")
+    (tmp_path / "base.yaml").write_text(f"name: base\ndrafter: {{use: eagle3, head: '{folder / 'eagle3'}'}}\n")
+    (tmp_path / "mine.yaml").write_text("extends: base.yaml\nname: mine\ntree: {use: fixed, file: shape.yaml}\n")
+    opened, really = Counter(), io.open
+
+    def counted(file, *given, **named):
+        opened[str(file)] += 1
+        return really(file, *given, **named)
+
+    monkeypatch.setattr(io, "open", counted)
+    load(tmp_path / "mine.yaml", target=target_of())
+    read = {Path(file).name: count for file, count in opened.items() if file.endswith((".yaml", "config.json"))}
+    assert read == {"mine.yaml": 1, "base.yaml": 1, "shape.yaml": 1, "config.json": 1}
 
 
 def test_a_head_of_the_other_kind_names_the_drafter_that_would_work(folder):
@@ -202,9 +222,13 @@ def test_a_published_folder_drafts_through_build(folder, target_of, head_of, dty
 def test_a_head_of_another_width_or_vocabulary_is_refused_at_load(target_of, head_of):
     target = target_of()
 
+    def fitted(checkpoint):
+        check_fit(checkpoint.config, target)
+        ready(checkpoint, target, dtype=torch.float64, device=target.facts.device)
+
     def refused(checkpoint):
         with pytest.raises(TargetMismatch) as raised:
-            ready(checkpoint, target, dtype=torch.float64, device=target.facts.device)
+            fitted(checkpoint)
         return str(raised.value)
 
     assert "hidden states 24 wide; those of tiny are 32 wide" in refused(head_of(hidden_size=24))
@@ -220,7 +244,7 @@ def test_layers_that_a_shallow_target_lacks_are_refused(target_of, head_of):
     target = target_of(num_hidden_layers=2)
     for layers in ((1, 2, 3), (1, 1, 2)):
         with pytest.raises(TargetMismatch, match="for a target of 2 layers, between 0 and 2"):
-            ready(head_of(layers=layers, own_lm_head=True), target, dtype=torch.float64, device=target.facts.device)
+            check_fit(head_of(layers=layers, own_lm_head=True).config, target)
     drafting = ready(head_of(layers=(0, 1, 2), own_lm_head=True), target, dtype=torch.float64, device=target.facts.device)
     first_logits(Eagle3Drafter(drafting), target, Features(layers=(0, 1, 2)))
 

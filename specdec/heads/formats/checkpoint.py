@@ -13,7 +13,7 @@ from specdec.files.paths import is_file, matching
 from specdec.heads.config import HeadConfig
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
-from specdec.heads.formats.published import is_published, read_head_config
+from specdec.heads.formats.published import ConfigFile, head_config, read_config
 from specdec.heads.layers import Attention
 from specdec.nn.rope import inverse_frequencies
 
@@ -43,16 +43,25 @@ class HeadCheckpoint:
 def read_head(
     folder: Path,
     *,
+    config_file: ConfigFile | None = None,
     layers: tuple[int, ...] | None = None,
     dtype: torch.dtype | None = None,
     device: torch.device | None = None,
 ) -> HeadCheckpoint:
-    """The head in `folder`, for inference. dtype: None keeps the file's. layers: as in `read_head_config`.
+    """The head in `folder`, for inference.
+
+    Args:
+        folder: Where its config.json and its weights lie.
+        config_file: Its config.json, where that has been read already.
+        layers: As in `head_config`.
+        dtype: None keeps the file's.
+        device: None: the CPU.
 
     Embeddings are the target's where the file has none; so is the LM head of an EAGLE-1 head that does not own one.
     Raises CheckpointError for anything else that is missing, superfluous or misshapen, with all names.
     """
-    config = read_head_config(folder, layers)
+    file = read_config(folder) if config_file is None else config_file
+    config = head_config(file, layers)
     tensors = _read_tensors(folder)
     if config.kind == "eagle" and "fc.weight" not in tensors:
         raise CheckpointError(f"{folder}: not an EAGLE head: its weights have no fc.weight")
@@ -65,7 +74,7 @@ def read_head(
     lm_head = cast.pop(LM_HEAD, None) if config.kind == "eagle" and not config.own_lm_head else None
     _check_shared(folder, config, embedding, lm_head)
     head = _assembled(folder, config, cast)
-    draft_ids = _draft_ids(folder, config, maps, published=is_published(folder))
+    draft_ids = _draft_ids(folder, config, maps, published=file.is_published)
     return HeadCheckpoint(
         head,
         None if draft_ids is None else draft_ids.to(device),

@@ -1,6 +1,7 @@
 """Configs of draft heads: our own, those of published EAGLE-1 and EAGLE-3 checkpoints, and the speculators format."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,27 @@ from specdec.files.json_object import read_json_object
 from specdec.heads.config import HeadConfig
 from specdec.heads.formats.refused_keys import refused_keys
 from specdec.nn.rope import inverse_frequencies
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """The config.json of a head, as it was read. folder: where it lies."""
+
+    folder: Path
+    data: Mapping[str, Any]
+
+    @property
+    def is_published(self) -> bool:
+        """Whether it is another project's, and not of our own format."""
+        return not _is_ours(self.data)
+
+    @property
+    def fuses_layers(self) -> bool:
+        """Whether it is of an EAGLE-3 head, even where it does not say which layers that fuses."""
+        if _is_ours(self.data):
+            return bool(self.data.get("layers"))
+        return self.data.get("speculators_model_type") == "eagle3" or _is_native_eagle3(self.data)
+
 
 SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
 
@@ -25,14 +47,24 @@ SPECULATORS_KEYS = frozenset(
 """Keys of speculators' eagle3; a key that is not known may be a rule of the head, so that it is refused."""
 
 
-def read_head_config(folder: Path, layers: tuple[int, ...] | None = None) -> HeadConfig:
-    """What config.json in `folder` says. layers: those that an EAGLE-3 head fuses, where its config does not name them.
-
-    Raises CheckpointError for a folder that holds no draft head, or one whose rules are not known here.
-    """
-    data = _read(folder)
+def read_config(folder: Path) -> ConfigFile:
+    """The config.json in `folder`. Raises CheckpointError where there is none, or none that can be read."""
     try:
-        config = _config(folder, data, layers)
+        return ConfigFile(folder, read_json_object(folder / "config.json"))
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{folder}: not an EAGLE head: there is no config.json") from error
+    except ValueError as error:
+        raise CheckpointError(f"{folder / 'config.json'} cannot be read: it {error}") from error
+
+
+def head_config(file: ConfigFile, layers: tuple[int, ...] | None = None) -> HeadConfig:
+    """What a config.json says. layers: those that an EAGLE-3 head fuses, where its config does not name them.
+
+    Raises CheckpointError for one that describes no draft head, or one whose rules are not known here.
+    """
+    folder = file.folder
+    try:
+        config = _config(folder, file.data, layers)
     except (AttributeError, TypeError, KeyError, ArithmeticError) as error:
         raise CheckpointError(f"{folder / 'config.json'} does not describe a head: {error}") from error
     try:
@@ -51,19 +83,6 @@ def _config(folder: Path, data: Mapping[str, Any], layers: tuple[int, ...] | Non
     return (_speculators if "speculators_model_type" in data else _native)(folder, data, layers)
 
 
-def is_published(folder: Path) -> bool:
-    """Whether the config is another project's, and not of our own format."""
-    return not _is_ours(_read(folder))
-
-
-def fuses_layers(folder: Path) -> bool:
-    """Whether the config is of an EAGLE-3 head, even where it does not say which layers that fuses."""
-    data = _read(folder)
-    if _is_ours(data):
-        return bool(data.get("layers"))
-    return data.get("speculators_model_type") == "eagle3" or _is_native_eagle3(data)
-
-
 def _is_ours(data: Mapping[str, Any]) -> bool:
     return "fc_bias" in data and "inputs" in data
 
@@ -79,15 +98,6 @@ def _check_layers(folder: Path, named: Sequence[int], given: tuple[int, ...] | N
             f"{folder}: the head fuses layers {list(named)}; got layers {list(given)}; "
             "its config.json names them, so that drafter.layers may be left unset"
         )
-
-
-def _read(folder: Path) -> Mapping[str, Any]:
-    try:
-        return read_json_object(folder / "config.json")
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{folder}: not an EAGLE head: there is no config.json") from error
-    except ValueError as error:
-        raise CheckpointError(f"{folder / 'config.json'} cannot be read: it {error}") from error
 
 
 def _native(folder: Path, data: Mapping[str, Any], layers: tuple[int, ...] | None) -> HeadConfig:

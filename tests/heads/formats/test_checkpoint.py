@@ -13,7 +13,7 @@ from specdec.heads.config import HeadConfig, Inputs
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
 from specdec.heads.formats.checkpoint import read_head
-from specdec.heads.formats.published import read_head_config
+from specdec.heads.formats.published import head_config, read_config
 from specdec.nn.rope import inverse_frequencies, rotate
 from specdec.training.saving import save_head
 from specdec.training.validation import Borrowed
@@ -104,6 +104,10 @@ def folder(tmp_path):
         return tmp_path
 
     return write
+
+
+def read_head_config(folder, layers=None) -> HeadConfig:
+    return head_config(read_config(folder), layers)
 
 
 def parameters(config: HeadConfig) -> int:
