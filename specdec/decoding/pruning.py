@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 
+from specdec.performance.step_cost import best_size
 from specdec.trees.draft_tree import DraftTree, TreeSketch, Worth
 
 
@@ -14,7 +16,7 @@ def trimmed(trees: Sequence[DraftTree]) -> list[DraftTree]:
     worths = [tree.worth for tree in trees if tree.worth is not None]
     if len(worths) < sum(tree.num_drafted > 0 for tree in trees) or not worths:
         return list(trees)
-    size = best_size(
+    size = size_for_all(
         [worth.gains[1:] for worth in worths],
         rows=len(trees),
         seconds_for=worths[0].seconds_for,
@@ -23,19 +25,16 @@ def trimmed(trees: Sequence[DraftTree]) -> list[DraftTree]:
     return [tree if tree.worth is None else cut(tree, tree.worth, size) for tree in trees]
 
 
-def best_size(gains: Sequence[Sequence[float]], *, rows: int, seconds_for: Callable[[int], float], spent_seconds: float) -> int:
+def size_for_all(
+    gains: Sequence[Sequence[float]], *, rows: int, seconds_for: Callable[[int], float], spent_seconds: float
+) -> int:
     """How many drafted nodes a row should have at most: the number with the most expected tokens a second.
 
     gains: by row, the chances of its drafted nodes, in any order. Of equal numbers the smaller.
     """
     ordered = [sorted(own, reverse=True) for own in gains]
-    expected = float(rows)
-    best, size = expected / (seconds_for(rows) + spent_seconds), 0
-    for count in range(1, max(map(len, ordered), default=0) + 1):
-        expected += sum(own[count - 1] for own in ordered if count <= len(own))
-        rate = expected / (seconds_for(rows * (count + 1)) + spent_seconds)
-        if rate > best:
-            best, size = rate, count
+    together = (sum(of_rank) for of_rank in zip_longest(*ordered, fillvalue=0.0))
+    size, _ = best_size(together, lambda nodes: seconds_for(rows * (nodes + 1)) + spent_seconds, plain_tokens=float(rows))
     return size
 
 

@@ -12,7 +12,7 @@ from specdec.interfaces.parts import BuildTools, Drafter, DraftSession, PartOpti
 from specdec.interfaces.proposals import Candidates, DraftStart, Frontier, Proposal, Ranked, top_of_each
 from specdec.interfaces.results import Committed, HiddenStates, Scored, united
 from specdec.performance.online_calibration import Calibration
-from specdec.trees.draft_tree import TreeSketch
+from specdec.trees.draft_tree import TreeSketch, follow
 
 PATIENCE = 4.0
 """Expected hits of a part after which its success within the request weighs as much as its own estimates."""
@@ -145,15 +145,10 @@ class _Row:
 
     def observe(self, tokens: Sequence[int]) -> None:
         """Hold every part's estimates along the way against what was emitted, and forget the tree."""
-        tree, node = self._tree, 0
-        children = {} if tree is None else {(p, t): n for n, (p, t) in enumerate(zip(tree.parents, tree.tokens, strict=True))}
-        for token in tokens:
+        for node, token in () if self._tree is None else follow(self._tree, tokens):
             for said, calibration in zip(self._said, self._calibrations, strict=True):
                 for offered, estimate in said.get(node, ()):
                     calibration.learn(estimate, offered == token)
-            if (node, token) not in children:
-                break
-            node = children[node, token]
         self._tree = None
         self._said = [{} for _ in self._said]
 

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from specdec.interfaces.proposals import Candidates, Frontier
 from specdec.performance.online_calibration import Calibration
-from specdec.trees.draft_tree import TreeSketch
+from specdec.trees.draft_tree import TreeSketch, follow
 
 PATIENCE = 5.0
 """Expected hits after which a request's own success weighs as much as the general estimate."""
@@ -59,13 +59,8 @@ class Predictions:
 
     def observe(self, tokens: Sequence[int]) -> None:
         """Hold what was predicted along the way against the tokens that were emitted, and forget the tree."""
-        tree, node = self._tree, 0
-        children = {} if tree is None else {(p, t): n for n, (p, t) in enumerate(zip(tree.parents, tree.tokens, strict=True))}
-        for token in tokens:
+        for node, token in () if self._tree is None else follow(self._tree, tokens):
             for guessed, estimate in self._at.get(node, ()):
                 self._calibration.learn(estimate, guessed == token)
-            if (node, token) not in children:
-                break
-            node = children[node, token]
         self._tree = None
         self._at, self._paths = {}, {0: 1.0}

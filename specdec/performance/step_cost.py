@@ -1,6 +1,6 @@
 """What a step costs, and whether what it may gain is worth that: the arithmetic of builders that weigh costs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from specdec.performance.cost_model import CostModel, read_costs
@@ -11,6 +11,24 @@ MEASURED = Path(__file__).parent
 def shipped_costs() -> CostModel:
     """The costs of the embedded model with its EAGLE-3 head and the suffix automaton on two CPU cores, in bfloat16."""
     return read_costs(MEASURED / "builtin-costs.yaml")
+
+
+def best_size(gains: Iterable[float], seconds: Callable[[int], float], *, plain_tokens: float = 1.0) -> tuple[int, float]:
+    """How many drafted nodes give the most expected tokens a second, and how many that are; of equal numbers the smaller.
+
+    Args:
+        gains: Expected tokens that each further node adds, the best first.
+        seconds: What a step costs, by drafted nodes.
+        plain_tokens: Expected tokens of a step without drafted nodes.
+    """
+    expected = plain_tokens
+    size, best = 0, expected / seconds(0)
+    for count, gain in enumerate(gains, 1):
+        expected += gain
+        rate = expected / seconds(count)
+        if rate > best:
+            size, best = count, rate
+    return size, best
 
 
 class Prices:
@@ -47,12 +65,7 @@ class Prices:
 
     def best(self, gains: Sequence[float], spent: float) -> tuple[float, float]:
         """The most tokens a second with the first so many of `gains` (falling), and the chance that pays for one node more."""
-        expected, rate, size = 1.0, 1.0 / (self.of_size(0) + spent), 0
-        for count, gain in enumerate(gains, 1):
-            expected += gain
-            here = expected / (self.of_size(count) + spent)
-            if here > rate:
-                rate, size = here, count
+        size, rate = best_size(gains, lambda nodes: self.of_size(nodes) + spent)
         return rate, rate * (self.of_size(size + 1) - self.of_size(size))
 
     def advantage(self, gains: Sequence[float], spent: float) -> float:

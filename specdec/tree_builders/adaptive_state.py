@@ -5,7 +5,7 @@ from typing import Final, TypeAlias
 
 from specdec.interfaces.results import StepRecord
 from specdec.performance.online_calibration import Calibration
-from specdec.trees.draft_tree import TreeSketch
+from specdec.trees.draft_tree import TreeSketch, follow
 
 PATIENCE = 4.0
 """Expected hits after which the sequence's own acceptance weighs as much as what was known beforehand."""
@@ -132,13 +132,7 @@ class Learned:
         if self._look is not None:
             advantage, costs = self._look
             looks.report((advantage + last.committed - costs(last.drafted)) / 2)
-        sketch, node = self._sketch, 0
-        if sketch is not None:
-            children = {(p, t): n for n, (p, t) in enumerate(zip(sketch.parents, sketch.tokens, strict=True))}
-            for token in last.emitted:
-                for offered, estimate in self._said.get(node, ()):
-                    self._calibrations[min(node, 1)].learn(estimate, offered == token)
-                if (node, token) not in children:
-                    break
-                node = children[node, token]
+        for node, token in () if self._sketch is None else follow(self._sketch, last.emitted):
+            for offered, estimate in self._said.get(node, ()):
+                self._calibrations[min(node, 1)].learn(estimate, offered == token)
         self._sketch, self._said, self._look = None, {}, None

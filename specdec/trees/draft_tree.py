@@ -4,7 +4,7 @@ Node 0 is the root: the last committed token, which the target has not yet in it
 Structure lives on the host as plain integers, so that plug-ins read it without tensors; only q is a tensor.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -80,6 +80,20 @@ class TreeSketch:
             q=q,
             q_row=tuple(q_row) if q_row is not None else (-1,) * size,
         )
+
+
+def follow(tree: TreeSketch, tokens: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """The way of emitted tokens down a tree: each node that they reach, the root first, with the token emitted there.
+
+    Ends with the first token that the tree does not have. What was drafted at these nodes can be held against the tokens.
+    """
+    children = {edge: node for node, edge in enumerate(zip(tree.parents, tree.tokens, strict=True))}
+    node: int | None = 0
+    for token in tokens:
+        if node is None:
+            return
+        yield node, token
+        node = children.get((node, token))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

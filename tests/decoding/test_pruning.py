@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec.decoding.pruning import best_size, cut, trimmed
+from specdec.decoding.pruning import cut, size_for_all, trimmed
 from specdec.trees.draft_tree import Draw, TreeSketch, Worth, root_only, validate
 
 GAINS = st.lists(st.lists(st.floats(0.01, 0.99), max_size=6), min_size=1, max_size=4)
@@ -33,15 +33,15 @@ def test_the_best_size_has_the_most_tokens_a_second(gains, per_token, spent):
         expected = rows + sum(sum(sorted(own, reverse=True)[:size]) for own in gains)
         return expected / (cost(rows * (size + 1)) + spent)
 
-    found = best_size(gains, rows=rows, seconds_for=cost, spent_seconds=spent)
+    found = size_for_all(gains, rows=rows, seconds_for=cost, spent_seconds=spent)
     assert rate(found) >= max(rate(size) for size in range(8)) - 1e-12
 
 
 def test_one_confident_row_does_not_widen_the_forward_of_seven_others():
     """Every row is as wide as the widest."""
     sure = [0.9**n for n in range(1, 6)]
-    alone = best_size([sure], rows=1, seconds_for=seconds(0.1), spent_seconds=0)
-    among = best_size([sure, *[[]] * 7], rows=8, seconds_for=seconds(0.1), spent_seconds=0)
+    alone = size_for_all([sure], rows=1, seconds_for=seconds(0.1), spent_seconds=0)
+    among = size_for_all([sure, *[[]] * 7], rows=8, seconds_for=seconds(0.1), spent_seconds=0)
     assert alone == 5
     assert among == 0
 
@@ -75,7 +75,7 @@ def test_a_row_without_drafts_counts_as_a_row():
 
 def test_what_was_spent_makes_a_larger_size_pay():
     gains = [[0.3, 0.12, 0.1]]
-    sizes = [best_size(gains, rows=1, seconds_for=seconds(0.1), spent_seconds=spent) for spent in (0.0, 5.0)]
+    sizes = [size_for_all(gains, rows=1, seconds_for=seconds(0.1), spent_seconds=spent) for spent in (0.0, 5.0)]
     assert sizes[0] < sizes[1]
 
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.trees.draft_tree import DraftTree, Draw, TreeError, TreeSketch, root_only, validate
+from specdec.trees.draft_tree import DraftTree, Draw, TreeError, TreeSketch, follow, root_only, validate
 
 VOCAB = 50
 
@@ -115,3 +115,16 @@ def test_a_very_deep_chain_is_validated_without_recursion():
     for node in range(5000):
         sketch.add(node, 1)
     validate(sketch.freeze(Draw.DETERMINISTIC), vocab_size=2)
+
+
+@given(sketch=sketches(), tokens=st.lists(st.integers(0, VOCAB - 1), max_size=6), data=st.data())
+def test_tokens_are_followed_down_the_tree_up_to_the_first_that_it_lacks(sketch, tokens, data):
+    tree = sketch.freeze(Draw.DETERMINISTIC)
+    tokens = tree.path_tokens(data.draw(st.integers(0, len(tree) - 1))) + tokens
+    expected, node = [], 0
+    for token in tokens:
+        expected.append((node, token))
+        node = tree.child(node, token)
+        if node is None:
+            break
+    assert list(follow(sketch, tokens)) == expected
