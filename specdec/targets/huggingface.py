@@ -1,25 +1,21 @@
 """Any causal language model of transformers, from a local folder or a hub id."""
 
-from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
-from torch import Tensor
 
 from specdec.files.paths import ModelFolder
 from specdec.interfaces.consent import MEANING
-from specdec.interfaces.declarations import Features, TargetDeclaration
-from specdec.interfaces.parts import BuildTools, PartOptions, Prefilled, Target, TargetState
-from specdec.interfaces.results import Scored, TargetFacts
-from specdec.interfaces.text_codec import TextCodec
-from specdec.targets.assembly import BITWISE, Assembled, RunSettings, assemble
+from specdec.interfaces.declarations import TargetDeclaration
+from specdec.interfaces.parts import BuildTools, PartOptions
+from specdec.targets.assembly import BITWISE, RunSettings, assemble
 from specdec.targets.bitwise_loading import no_bitwise_because
 from specdec.targets.capability import declaration
 from specdec.targets.fusing import FORWARD, ForwardKind
 from specdec.targets.loading import load_model, load_tokenizer
 from specdec.targets.model_config import declared_config
 from specdec.targets.text_codec import TokenizerCodec
-from specdec.trees.draft_tree import DraftTree
+from specdec.targets.transformers_target import TransformersTarget
 
 MAX_CONTEXT = (
     "cap on the context, in tokens; where rotary positions are scaled by 'linear', also a lift, up to the stretched length"
@@ -45,16 +41,11 @@ class HuggingFaceOptions(PartOptions):
     bitwise: Annotated[bool, Field(description=BITWISE)] = False
 
 
-class HuggingFaceTarget(Target[HuggingFaceOptions]):
+class HuggingFaceTarget(TransformersTarget[HuggingFaceOptions]):
     """An unmodified transformers model that scores draft trees."""
 
     name: ClassVar[str] = "huggingface"
     Options: ClassVar[type[PartOptions]] = HuggingFaceOptions
-
-    def __init__(self, assembled: Assembled, codec: TextCodec | None) -> None:
-        self._runtime = assembled.runtime
-        self._facts = assembled.facts
-        self._codec = codec
 
     @classmethod
     def declares(cls, options: HuggingFaceOptions) -> TargetDeclaration:
@@ -82,35 +73,3 @@ class HuggingFaceTarget(Target[HuggingFaceOptions]):
             options.prefill_chunk, options.max_context, options.probe, options.bitwise, options.forward, codec
         )
         return cls(assemble(model, settings, options.model, tokenizer), codec)
-
-    @property
-    def facts(self) -> TargetFacts:
-        return self._facts
-
-    @property
-    def codec(self) -> TextCodec | None:
-        return self._codec
-
-    def prefill(self, prompts: Sequence[Sequence[int]], features: Features) -> Prefilled:
-        return Prefilled(*self._runtime.prefill(prompts, features))
-
-    def score(self, state: TargetState, trees: Sequence[DraftTree]) -> list[Scored]:
-        return self._runtime.score(state, trees)
-
-    def commit(self, state: TargetState, paths: Sequence[Sequence[int] | None]) -> None:
-        self._runtime.commit(state, paths)
-
-    def keep(self, state: TargetState, rows: Sequence[int]) -> None:
-        self._runtime.keep(state, rows)
-
-    def fork(self, state: TargetState, copies: Sequence[int]) -> TargetState:
-        return self._runtime.fork(state, copies)
-
-    def join(self, state: TargetState, other: TargetState) -> None:
-        self._runtime.join(state, other)
-
-    def embed(self, ids: Tensor) -> Tensor:
-        return self._runtime.call.embed(ids)
-
-    def head(self, hidden: Tensor) -> Tensor:
-        return self._runtime.call.head(hidden)
