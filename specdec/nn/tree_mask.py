@@ -29,12 +29,6 @@ class RowNodes:
         return len(self.parents) - self.first
 
 
-def ancestors_or_self(parents: Sequence[int]) -> Tensor:
-    """[nodes, nodes] bool: entry (n, m) says that m is n or an ancestor of n. Parents come first; the root's is -1."""
-    lines = _ancestor_lines(parents)
-    return torch.frombuffer(bytearray().join(lines), dtype=torch.bool).view(len(lines), len(lines))
-
-
 def tree_mask(rows: Sequence[RowNodes], *, nodes: int, slots: int, window: int | None = None) -> Tensor:
     """[rows, 1, nodes, slots] bool: true where a node may attend. Nodes that pad a row attend only to themselves."""
     buffer = bytearray()

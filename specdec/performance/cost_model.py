@@ -121,10 +121,6 @@ class CostModel(BaseModel):
             self._known_widths[new_tokens] = Curve(self.contexts, tuple(curve(new_tokens) for curve in self._curves))
         return self._known_widths[new_tokens]
 
-    def marginal(self, new_tokens: int, context: int) -> float:
-        """Seconds that one more token costs: `forward(n + 1) - forward(n)`, not negative."""
-        return self.forward(new_tokens + 1, context) - self.forward(new_tokens, context)
-
     def draft(self, expansions: Sequence[int], rows: int = 1) -> float:
         """Seconds of drafting, by the number of nodes that each row expands at each level, the root (1) first."""
         return 0.0 if self.drafter is None else self.drafter.draft(expansions, rows)

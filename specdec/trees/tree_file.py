@@ -8,7 +8,6 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field
 
 from specdec.errors import SpecError
-from specdec.files.atomic import write_whole
 from specdec.files.model_file import checked_model, yaml_text
 from specdec.files.yaml_document import Document, Problem, read_file, read_text
 from specdec.trees.tree_shape import MAX_NODES, RankPath, TreeShape, check_path
@@ -112,8 +111,3 @@ def format_tree(tree: TreeFile) -> str:
     if widths and min(widths) > 0 and TreeShape.k_ary(widths) == shape:
         return f"{head}widths: {widths}\n"
     return f"{head}paths:\n" + "".join(f"  - {list(path)}\n" for path in shape.paths)
-
-
-def write_tree(tree: TreeFile, path: Path) -> None:
-    """Write a tree file, which appears when it is whole."""
-    write_whole(path, format_tree(tree))

@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from specdec.nn.tree_mask import RowNodes, additive, ancestors_or_self, chain_mask, tree_mask, tree_positions
+from specdec.nn.tree_mask import RowNodes, additive, chain_mask, tree_mask, tree_positions
 
 
 def random_row(nodes, length, seed, first=0):
@@ -42,10 +42,10 @@ def naive_mask(rows, nodes, slots, window):
     return mask
 
 
-def test_ancestors_or_self_are_those_found_by_walking_up():
+def test_nodes_attend_to_those_found_by_walking_up():
     for seed in range(20):
         row = random_row(1 + seed * 3, 0, seed)
-        relation = ancestors_or_self(row.parents)
+        relation = tree_mask([row], nodes=row.count, slots=row.length + row.count)[0, 0, :, row.length :]
         for node in range(len(row.parents)):
             assert relation[node].nonzero()[:, 0].tolist() == sorted(lineage(row.parents, node))
 

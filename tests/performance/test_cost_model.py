@@ -28,7 +28,7 @@ def test_what_was_measured_is_given_back_and_between_it_lines_are_straight():
     assert model.forward(3, 100) == pytest.approx(0.0255)
     assert model.forward(2, 200) == pytest.approx(0.024)
     assert model.forward(8, 100) == pytest.approx(0.03 + 4 * 0.0045)
-    assert model.marginal(2, 100) == pytest.approx(0.0045)
+    assert model.forward(3, 100) - model.forward(2, 100) == pytest.approx(0.0045)
 
 
 def test_a_step_is_drafting_the_forward_and_the_overhead():

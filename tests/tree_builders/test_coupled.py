@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from acceptance_rates import coupled_acceptance
 from tabular_cases import Case, drawn_case, tabular_decoder
 
 from specdec.decoding.decoder import Decoder
@@ -12,7 +13,6 @@ from specdec.errors import PluginError
 from specdec.interfaces.compatibility import NamedDeclaration, mismatches
 from specdec.interfaces.declarations import Shape
 from specdec.interfaces.parts import BuildTools, PartOptions
-from specdec.losslessness.exact.acceptance_bound import coupled_acceptance
 from specdec.losslessness.exact.enumeration import prove_step
 from specdec.losslessness.exact.runs import prove_run
 from specdec.sampling.enumeration import outcomes

@@ -6,7 +6,7 @@ import pytest
 from specdec.errors import SpecError
 from specdec.tree_builders.shape_options import one_shape
 from specdec.tree_search.tree_lists import from_choices, read_choices
-from specdec.trees.tree_file import Prediction, TreeFile, format_tree, parse_tree, read_tree, write_tree
+from specdec.trees.tree_file import Prediction, TreeFile, format_tree, parse_tree, read_tree
 from specdec.trees.tree_shape import TreeShape
 
 TREES = Path(__file__).parents[2] / "trees"
@@ -129,7 +129,7 @@ def test_a_file_that_cannot_be_read_is_an_error_with_its_path(tmp_path):
 @pytest.mark.parametrize("shape", [TreeShape.chain(4), TreeShape.k_ary([3, 1, 2]), TreeShape(((0,), (0, 0), (1,)))])
 def test_what_is_written_is_read_back(shape, tmp_path):
     tree = TreeFile("x: y", 'a "quoted" source\nover two lines, é', shape)
-    write_tree(tree, tmp_path / "x.yaml")
+    (tmp_path / "x.yaml").write_text(format_tree(tree), encoding="utf-8")
     assert read_tree(tmp_path / "x.yaml") == tree
     searched = TreeFile("x", "a search", shape, Prediction(tau=2.5, speedup=1.25, basis="acceptance of x; costs of y"))
     assert parse_tree(format_tree(searched), origin="f") == searched
@@ -173,7 +173,7 @@ def test_options_need_exactly_one_source_of_the_shape(tmp_path):
     with pytest.raises(SpecError, match="got file and widths"):
         one_shape(file="a", paths=None, widths=[1])
     assert one_shape(file="just-a-name", paths=None, widths=None) is None
-    write_tree(TreeFile("a", "b", TreeShape.chain(2)), tmp_path / "a.yaml")
+    (tmp_path / "a.yaml").write_text(format_tree(TreeFile("a", "b", TreeShape.chain(2))))
     assert one_shape(file=str(tmp_path / "a.yaml"), paths=None, widths=None) == TreeShape.chain(2)
     assert one_shape(file=None, paths=[[0], [1]], widths=None) == one_shape(file=None, paths=None, widths=[2])
 

@@ -5,12 +5,13 @@ from functools import partial
 
 import pytest
 import reference_rules
+from acceptance_rates import best_acceptance_by_flow, coupled_acceptance
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tabular_cases import Case, tabular_decoder
 
 from specdec.drafters.tabular import TabularDrafterOptions
-from specdec.losslessness.exact.acceptance_bound import best_acceptance, best_acceptance_by_flow, coupled_acceptance
+from specdec.losslessness.exact.acceptance_bound import best_acceptance
 from specdec.losslessness.exact.enumeration import prove_step, step_distribution
 from specdec.targets.tabular import TabularTargetOptions
 from specdec.tree_builders.chain import Chain, ChainOptions
