@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from specdec.bench.compare import FileComparison, Pair, SpecBenchRow
 from specdec.bench.measurements import Cell
 from specdec.bench.table import estimate_words, markdown_table, number_words
+from specdec.files.text_escapes import markdown_text
 
 
 def comparison_lines(found: FileComparison) -> Iterator[str]:
@@ -17,7 +18,7 @@ def comparison_lines(found: FileComparison) -> Iterator[str]:
 
 def _cell_lines(cell: Cell, pairs: Sequence[Pair]) -> Iterator[str]:
     heads = ["", "second over first", "tokens/s", "speed-up, first", "speed-up, second", "overlap", "tau", "ids differ"]
-    yield from (f"{cell.words}", "", markdown_table(heads, [_row(pair) for pair in pairs]), "")
+    yield from (markdown_text(cell.words), "", markdown_table(heads, [_row(pair) for pair in pairs]), "")
 
 
 def _row(pair: Pair) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 from specdec.bench.measurements import PLAIN, Cell, Results
 from specdec.bench.metrics import Summary, summaries
 from specdec.files.atomic import whole_file
+from specdec.files.text_escapes import file_name
 
 
 def draw(results: Results, folder: Path) -> list[Path]:
@@ -17,7 +18,7 @@ def draw(results: Results, folder: Path) -> list[Path]:
 def file_label(cell: Cell) -> str:
     """A setting as part of a file's name."""
     queue = "" if cell.queue == 1 else f"-queue{cell.queue}"
-    return f"{cell.dtype or 'own-dtype'}-T{cell.temperature:g}-batch{cell.batch_size}{queue}"
+    return f"{file_name(cell.dtype or 'own-dtype')}-T{cell.temperature:g}-batch{cell.batch_size}{queue}"
 
 
 def _draw_cell(results: Results, cell: Cell, folder: Path) -> list[Path]:

@@ -10,6 +10,7 @@ from specdec.bench.baselines import GENERATE
 from specdec.bench.bootstrap import Estimate
 from specdec.bench.measurements import PLAIN, Cell, Results
 from specdec.bench.metrics import Summary, categories, summaries
+from specdec.files.text_escapes import csv_cell, markdown_text
 
 NONE = "–"
 
@@ -61,7 +62,7 @@ def main_table(results: Results, cell: Cell) -> str:
 
 
 def _cell(results: Results, cell: Cell) -> str:
-    parts = [f"## {cell.words}", _amount(results, cell), main_table(results, cell)]
+    parts = [f"## {markdown_text(cell.words)}", _amount(results, cell), main_table(results, cell)]
     names = categories(results, cell)
     if len(names) > 1:
         parts += ["Speed-up by category (groups in brackets):", _category_table(results, cell, names)]
@@ -141,12 +142,13 @@ def _setup(results: Results) -> str:
     plan, origin = results.header.plan, results.header.provenance
     lines = ["## Set-up", ""]
     lines += [
-        f"- prompts: {f['name']}, {f['num_questions']} questions (sha256 {f['sha256'][:12]})" for f in plan.get("prompts", [])
+        f"- prompts: {markdown_text(f['name'])}, {f['num_questions']} questions (sha256 {markdown_text(f['sha256'][:12])})"
+        for f in plan.get("prompts", [])
     ]
     settings = {**plan.get("settings", {}), "selection": plan.get("selection")}
-    lines += [f"- {name}: {_words(value)}" for name, value in settings.items()]
-    lines += [f"- {name}: {_words(value)}" for name, value in origin.items()]
-    lines += [f"- resumed: {again.get('started')}, commit {again.get('git_commit')}" for again in results.resumed]
+    lines += [f"- {markdown_text(f'{name}: {_words(value)}')}" for name, value in {**settings, **origin}.items()]
+    resumed = [f"{again.get('started')}, commit {again.get('git_commit')}" for again in results.resumed]
+    lines += [f"- resumed: {markdown_text(words)}" for words in resumed]
     return "\n".join(lines)
 
 
@@ -164,8 +166,8 @@ def csv_table(results: Results) -> str:
     columns = list(dict.fromkeys(column for row in rows for column in row))
     text = StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    writer.writerow({column: csv_cell(column) for column in columns})
+    writer.writerows({column: csv_cell(value) for column, value in row.items()} for row in rows)
     return text.getvalue()
 
 
@@ -194,8 +196,8 @@ def _csv_row(s: Summary) -> dict[str, Any]:
 
 def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table of Markdown."""
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-    return "\n".join([*lines, *("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)])
+    lines = ["| " + " | ".join(map(markdown_text, heads)) + " |", "|" + "---|" * len(heads)]
+    return "\n".join([*lines, *("| " + " | ".join(map(markdown_text, row)) + " |" for row in rows)])
 
 
 def estimate_words(found: Estimate | None) -> str:

@@ -27,6 +27,7 @@ from specdec.config.resolved_spec import ResolvedSpec
 from specdec.decoding.decoder import Decoder, StreamEvent
 from specdec.decoding.requests import Request, prompt_ids
 from specdec.errors import SpecdecError, SpecError, TargetMismatch
+from specdec.files.text_escapes import terminal_text
 from specdec.interfaces.declarations import Guarantee
 from specdec.interfaces.results import Generation
 from specdec.interfaces.text_codec import TextCodec
@@ -176,7 +177,7 @@ def _stream(decoder: Decoder, ids: Sequence[int], options: dict[str, Any], *, qu
             if decoder.target.codec is None:
                 pieces = tuple((f"{token} ", source) for token, source in zip(event.tokens, event.sources, strict=True))
             for text, source in pieces:
-                typer.secho(text, fg=ACCEPTED if source >= 0 else None, nl=False)
+                typer.secho(terminal_text(text), fg=ACCEPTED if source >= 0 else None, nl=False)
         if event.generation is not None:
             if not quiet:
                 typer.echo()

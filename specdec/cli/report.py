@@ -63,10 +63,11 @@ def _write_answers(results: Any, folder: Path) -> None:
     from specdec.bench.metrics import contenders
     from specdec.bench.plot import file_label
     from specdec.bench.spec_bench import write_answers
+    from specdec.files.text_escapes import file_name
 
     for cell in results.cells:
         for name in contenders(results, cell):
-            write_answers(results, cell, name, folder / f"answers-{name}-{file_label(cell)}.jsonl")
+            write_answers(results, cell, name, folder / f"answers-{file_name(name)}-{file_label(cell)}.jsonl")
 
 
 @guarded

@@ -19,6 +19,7 @@ from rich.table import Table
 
 from specdec.cli.output import unwritable
 from specdec.errors import SpecdecError, SpecdecWarning, SpecError
+from specdec.files.text_escapes import terminal_text
 from specdec.files.yaml_document import read_value
 
 DEBUG = "SPECDEC_DEBUG"
@@ -132,7 +133,7 @@ def template_arguments(given: Sequence[str] | None) -> dict[str, Any]:
 
 def fail(message: str) -> None:
     """A message on stderr."""
-    typer.echo(f"specdec: {message}", err=True)
+    typer.echo(f"specdec: {terminal_text(message)}", err=True)
 
 
 def print_json(value: Any) -> None:
@@ -155,7 +156,7 @@ def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str
     console = Console(markup=False, highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console = Console(markup=False, highlight=False, width=160)
-    typer.secho(title, bold=True)
+    typer.secho(terminal_text(title), bold=True)
     if console.width < NARROW:
         _print_narrow(rows, console.width)
         return
@@ -163,7 +164,7 @@ def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str
     for number, heading in enumerate(headings):
         table.add_column(heading, no_wrap=number == 0, overflow="fold", header_style="dim")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(terminal_text, row))
     with console.capture() as captured:
         console.print(table)
     typer.echo(captured.get(), nl=False)
@@ -171,6 +172,6 @@ def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str
 
 def _print_narrow(rows: Iterable[Sequence[str]], width: int) -> None:
     for name, *more in rows:
-        typer.echo(name)
-        for text in filter(None, more):
+        typer.echo(terminal_text(name))
+        for text in map(terminal_text, filter(None, more)):
             typer.echo(textwrap.fill(text, max(width, 10), initial_indent="  ", subsequent_indent="  "))

@@ -13,6 +13,7 @@ from typing import Any
 from specdec.errors import SpecError
 from specdec.files.atomic import write_whole
 from specdec.files.paths import is_file
+from specdec.files.text_escapes import markdown_text
 from specdec.losslessness.levels import LevelResult
 
 PACKAGES = ("specdec", "torch", "transformers", "numpy", "scipy")
@@ -80,12 +81,17 @@ def write_report(folder: Path, data: Mapping[str, Any], results: Sequence[LevelR
 def markdown(data: Mapping[str, Any], results: Sequence[LevelResult], *, picture: bool) -> str:
     """The report for people."""
     machine, versions = data["machine"], data["versions"]
-    lines = [f"# {data['strategy']}: verification", "", "| level | verdict | what was found | seconds |", "|---|---|---|---|"]
-    lines += [f"| {r.level.value} | {r.outcome.value} | {_cell(r.words)} | {r.seconds:.0f} |" for r in results]
-    lines += [f"| {levels} | failed | {_cell(' '.join(words.split()))} | |" for levels, words in data["faults"].items()]
+    lines = [
+        f"# {markdown_text(data['strategy'])}: verification",
+        "",
+        "| level | verdict | what was found | seconds |",
+        "|---|---|---|---|",
+    ]
+    lines += [f"| {r.level.value} | {r.outcome.value} | {markdown_text(r.words)} | {r.seconds:.0f} |" for r in results]
+    lines += [f"| {levels} | failed | {markdown_text(words)} | |" for levels, words in data["faults"].items()]
     for result in results:
         lines += ["", f"## {result.level.value}", ""]
-        lines += [f"- {title.strip() or 'and'}: {words}" for title, words in result.lines]
+        lines += [f"- {title.strip() or 'and'}: {markdown_text(words)}" for title, words in result.lines]
     if picture:
         lines += ["", "![e-processes, p-values and total variations](report.png)"]
     lines += ["", "## Circumstances", ""]
@@ -107,10 +113,6 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(item) for item in value]
     return value
-
-
-def _cell(words: str) -> str:
-    return words.replace("|", "\\|")
 
 
 def _version(package: str) -> str | None:

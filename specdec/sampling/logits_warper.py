@@ -97,6 +97,8 @@ def _applied(processor: LogitsProcessor, input_ids: Tensor, scores: Tensor) -> T
         raise SpecError(f"logits processor {name} fails: {type(error).__name__}: {error}") from error
     if not isinstance(answer, Tensor):
         got = type(answer).__name__
+    elif answer.layout != torch.strided:
+        got = f"a tensor of layout {str(answer.layout).removeprefix('torch.')}"
     elif answer.shape == (1, len(scores)) and answer.is_floating_point() and answer.device.type == scores.device.type:
         return answer[0].detach()
     else:

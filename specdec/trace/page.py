@@ -2,6 +2,7 @@
 
 import html
 import json
+import re
 from importlib.resources import files
 from typing import Any
 
@@ -17,15 +18,14 @@ def page(trace: Trace) -> str:
     parts = files("specdec.trace").joinpath("assets")
     read = {name: parts.joinpath(name).read_text(encoding="utf-8") for name in ("page.html", "page.css", "page.js")}
     data = json.dumps(page_data(trace), ensure_ascii=False, separators=(",", ":"))
-    filled = read["page.html"]
-    for mark, text in (
-        ("{{title}}", html.escape(f"{trace.header.strategy}: trace")),
-        ("{{style}}", read["page.css"]),
-        ("{{script}}", read["page.js"]),
-        ("{{data}}", _inert(data)),
-    ):
-        filled = filled.replace(mark, text, 1)
-    return filled
+    texts = {
+        "{{title}}": html.escape(f"{trace.header.strategy}: trace"),
+        "{{style}}": read["page.css"],
+        "{{script}}": read["page.js"],
+        "{{data}}": _inert(data),
+    }
+    # In one pass: a text that looks like a mark is not one.
+    return re.sub("|".join(texts), lambda mark: texts[mark[0]], read["page.html"])
 
 
 def _inert(data: str) -> str:

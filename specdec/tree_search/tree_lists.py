@@ -24,6 +24,8 @@ def read_choices(text: str, *, variable: str | None = None, origin: str = "the l
         module = ast.parse(text.strip())
     except SyntaxError as error:
         raise SpecError(f"{origin}: line {error.lineno}: neither JSON nor Python: {error.msg}") from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise SpecError(f"{origin}: neither JSON nor Python: {_reason(error)}") from error
     values = {
         target.id: statement.value
         for statement in module.body
@@ -41,5 +43,9 @@ def read_choices(text: str, *, variable: str | None = None, origin: str = "the l
         return from_choices(choices)
     except SpecError as error:
         raise SpecError(f"{origin}: line {value.lineno}: {error}") from error
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError, MemoryError) as error:
         raise SpecError(f"{origin}: line {value.lineno}: a list of lists of ranks is needed") from error
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, ValueError) else "it is nested too deeply"

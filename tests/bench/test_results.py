@@ -7,6 +7,7 @@ import pytest
 
 from specdec.bench.measurements import Answer, Cell, Counts, Header, Measurement
 from specdec.bench.metrics import summaries
+from specdec.bench.plot import draw
 from specdec.bench.results import read_results
 from specdec.bench.table import csv_table, report
 from specdec.errors import SpecError
@@ -106,3 +107,19 @@ def test_counts_and_tokens_of_zero_are_no_division_by_zero(tmp_path):
     results = read(tmp_path, {"header": HEADER}, nothing)
     assert summaries(results, results.cells[0])[0].drafts.acceptance_by_depth == (0.0,)
     assert report(results)
+
+
+HOSTILE = "=1|<img src=x>\n# x"
+
+
+def test_names_in_a_file_inject_nothing_into_reports(tmp_path):
+    measurement = changed(contender=HOSTILE, cell={**MEASUREMENT["cell"], "dtype": "../<b>"})
+    plan = {"prompts": [{"name": HOSTILE, "sha256": "<a>", "num_questions": 1}], "settings": {HOSTILE: HOSTILE}}
+    header = {**HEADER, "plan": plan, "contenders": {HOSTILE: {"shape": HOSTILE}}, "provenance": {"cpu": HOSTILE}}
+    results = read(tmp_path, {"header": header}, measurement)
+    text = report(results)
+    assert not any(mark in text for mark in ("<img", "\n# x", "<a>", "<b>"))
+    table = next(line for line in text.splitlines() if "=1" in line and line.startswith("|"))
+    assert "=1\\|&lt;img src=x> # x" in table
+    assert "'=1|<img" in csv_table(results)
+    assert [path.parent for path in draw(results, tmp_path)] == [tmp_path] * 2

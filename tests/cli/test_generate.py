@@ -403,3 +403,16 @@ def test_an_answer_without_a_step_has_no_tau(letters):
     shown = run(letters, "abab", "--max-new-tokens", "1").stdout
     assert "letters: no step · 1 tokens" in shown
     assert "nan" not in shown
+
+
+def test_what_the_model_writes_does_not_command_the_terminal(letters, monkeypatch):
+    whole = Decoder.stream
+
+    def hostile(decoder, *arguments, **options):
+        for event in whole(decoder, *arguments, **options):
+            yield replace(event, pieces=(("\x1b[2J\x07", -1),))
+
+    monkeypatch.setattr(Decoder, "stream", hostile)
+    shown = run(letters, "abab", "--max-new-tokens", "2", color=True).stdout
+    assert "\\x1b[2J\\x07" in shown
+    assert "\x1b[2J" not in shown

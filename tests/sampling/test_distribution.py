@@ -340,7 +340,7 @@ def test_choosing_needs_no_coin_for_a_point_mass():
     assert isinstance(point_mass(4), TokenDist)
 
 
-@pytest.mark.parametrize("answer", [None, torch.zeros(5), torch.zeros(1, 4)])
+@pytest.mark.parametrize("answer", [None, torch.zeros(5), torch.zeros(1, 4), torch.zeros(1, 5).to_sparse()])
 def test_a_processor_that_returns_no_scores_is_named(answer):
     warper = LogitsWarper(SamplingParams(), prompt_length=1, stop_ids=frozenset(), processors=[lambda ids, scores: answer])
     with pytest.raises(SpecError, match=r"logits processor .* expected the scores, a tensor \(1, 5\)"):

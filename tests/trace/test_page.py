@@ -108,3 +108,11 @@ def test_hundreds_of_steps_of_wide_trees_are_a_page_of_less_than_two_megabytes_t
     assert len(trace.steps) > 400
     assert len(page(trace)) < 2_000_000
     assert run_page(trace, "End")["milliseconds"] < 2000
+
+
+def test_a_strategy_named_like_a_mark_of_the_page_is_only_a_name(traced, chain_of):
+    trace, _ = traced(chain_of(3))
+    header = dataclasses.replace(trace.header, strategy="{{data}}<b>{{title}}")
+    text = page(dataclasses.replace(trace, header=header))
+    assert "<title>{{data}}&lt;b&gt;{{title}}: trace</title>" in text
+    assert json.loads(data_of(text))["strategy"] == "{{data}}<b>{{title}}"

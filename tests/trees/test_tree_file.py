@@ -160,6 +160,11 @@ def test_the_first_list_of_a_python_file_is_taken_without_a_name_and_nothing_is_
         ("b = 3", "line 1: a list of lists"),
         ("b = [[0]", "neither JSON nor Python"),
         ("", "no list called 'b'; names found: none"),
+        ("-" * 100_000 + "1", "neither JSON nor Python: it is nested too deeply"),
+        ("b = [[" + "1+" * 100_000 + "1]]", "it is nested too deeply"),
+        ("b = [['\ud800']]", "neither JSON nor Python: .*surrogates"),
+        ("b = [\0]", "neither JSON nor Python: .*null bytes"),
+        ("[" * 100_000, "neither JSON nor Python"),
     ],
 )
 def test_a_foreign_list_that_cannot_be_read_says_where(text, message):
