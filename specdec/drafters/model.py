@@ -71,6 +71,10 @@ class ModelDrafter(Drafter[ModelOptions]):
         return ModelSession(self._model, min(self._vocab_size, facts.vocab_size), state, rows, fitting)
 
 
+MOST_UNCACHED = 64
+"""Tokens of a sequence that wait for a question: in a mixture it may be long in coming, and then has to be answered at once."""
+
+
 class _Row:
     """One sequence. tail: committed tokens that the draft model has not cached; the last of them is the root.
 
@@ -131,6 +135,13 @@ class _Row:
         known = [self._node_of.get(node) for node in frontier.nodes]
         rows = [impossible if node is None else self._logits[node] for node in known]
         return Distributions(torch.stack(rows)[:, :columns])
+
+    def older(self, cached: int, most: int) -> DraftTree:
+        """The tail without the root as a chain of at most so many nodes, or the root alone where there is no more of it."""
+        chain = TreeSketch(_readable(self.tail[0], self._facts), cached)
+        for node, token in enumerate(self.tail[1:-1][: most - 1]):
+            chain.add(node, _readable(token, self._facts))
+        return chain.freeze(Draw.DETERMINISTIC)
 
     def observe(self, tokens: Sequence[int]) -> list[int] | None:
         """The path in the scored tree to be cached: the tail, and what was emitted of it, but never the new root."""
@@ -202,6 +213,22 @@ class ModelSession(DraftSession):
         of_state = [paths[n] for n in self._slots]
         if self._state is not None and any(path is not None for path in of_state):
             self._model.commit(self._state, of_state)
+        limit = self._model.facts.max_tree_nodes
+        most = MOST_UNCACHED if limit is None else min(MOST_UNCACHED, limit)
+        if any(len(self._rows[n].tail) > most for n in self._slots):
+            self._catch_up(most)
+
+    def _catch_up(self, most: int) -> None:
+        """Cache every row's tail but the root, at most so many tokens at once."""
+        self._retire()
+        while self._state is not None and any(len(self._rows[n].tail) > 1 for n in self._slots):
+            rows = [self._rows[n] for n in self._slots]
+            chains = [row.older(cached, most) for row, cached in zip(rows, self._state.lengths, strict=True)]
+            self._model.score(self._state, chains)
+            taken = [len(chain) if len(row.tail) > 1 else 0 for row, chain in zip(rows, chains, strict=True)]
+            self._model.commit(self._state, [range(1, count) if count else None for count in taken])
+            for row, count in zip(rows, taken, strict=True):
+                row.tail = row.tail[count:]
 
     def keep(self, rows: Sequence[int]) -> None:
         """Drop the other rows, here and in the draft model's state."""

@@ -43,6 +43,16 @@ class SequenceDraft:
         if features is not None:
             self.features.append(features)
 
+    def take_older(self) -> tuple[list[int], Tensor | None]:
+        """All pending pairs but the last, which alone stays: tokens, and features [tokens, ...] where the head reads any."""
+        tokens, self.tokens = self.tokens[:-1], self.tokens[-1:]
+        if not self.features:
+            return tokens, None
+        features = torch.cat(self.features)
+        # A copy, since a view of the last row would keep all of them in memory.
+        self.features = [features[-1:].clone()]
+        return tokens, features[:-1]
+
     def pending(self, length: int) -> RowNodes:
         """The pending pairs as a chain behind `length` cached ones."""
         count = len(self.tokens)

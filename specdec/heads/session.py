@@ -26,6 +26,9 @@ from specdec.nn.tree_mask import RowNodes, additive, chain_mask, tree_mask, tree
 CHUNK = 512
 """Pairs of a prompt per forward."""
 
+MOST_PENDING = 64
+"""Pairs of a sequence that wait for a question: in a mixture it may be long in coming, and then has to be answered at once."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DraftingHead:
@@ -63,7 +66,8 @@ class DraftingHead:
 class HeadSession(DraftSession):
     """The cache holds pairs of committed tokens with the target's own features, and no others survive a step.
 
-    Pairs wait until the next question, so that they share a forward with the root's: the last of them.
+    Pairs wait until the next question, so that they share a forward with the root's: the last of them. Where many wait, all but
+    that one are fed without a question.
     """
 
     def __init__(self, drafting: DraftingHead, starts: Sequence[DraftStart], *, chunk: int = CHUNK) -> None:
@@ -87,6 +91,22 @@ class HeadSession(DraftSession):
         """Pend the committed tokens with their true features; what was drafted is forgotten."""
         for row, news in zip(self.rows, committed, strict=True):
             row.learn(news.tokens, self._drafting.features(news.hidden))
+        if any(len(row.tokens) > MOST_PENDING for row in self.rows):
+            self._catch_up()
+
+    @torch.inference_mode()
+    def _catch_up(self) -> None:
+        """Every row's pending pairs but the last go into its stable cache."""
+        older = [row.take_older() for row in self.rows]
+        counts = [len(tokens) for tokens, _ in older]
+        chains = [
+            RowNodes(length, range(-1, count - 1), range(count))
+            for length, count in zip(self.cache.lengths, counts, strict=True)
+        ]
+        self.cache.stage(self.cache.lengths, max(counts))
+        projected = self._input_projection([features for _, features in older], counts)
+        self._forward_nodes(chains, [tokens for tokens, _ in older], projected)
+        self.cache.commit([range(count) for count in counts])
 
     def keep(self, rows: Sequence[int]) -> None:
         """Drop the other rows."""

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from specdec.errors import TargetMismatch
+from specdec.heads import session
 from specdec.heads.config import Inputs
 from specdec.heads.fused_head import FusedHead
 from specdec.heads.session import HeadSession
@@ -181,6 +182,26 @@ def test_steps_without_a_question_are_caught_up_with_in_one_forward(target_of, d
     life.commit([[4, 9]])
     assert life.session.cache.lengths == [1]
     life.grow([TREE])
+
+
+def test_without_a_question_for_long_few_pairs_wait_and_the_cache_stays_behind_by_no_more(
+    target_of, drafter_of, kind, monkeypatch
+):
+    monkeypatch.setattr(session, "MOST_PENDING", 8)
+    life = Life(target_of(), drafter_of(target_of(), kind), [PROMPTS[0], PROMPTS[1]])
+    for step in range(5):
+        life.commit([[3 + step, 9, 30 + step], [6]])
+        for row, text, cached in zip(life.session.rows, life.texts, life.session.cache.lengths, strict=True):
+            assert 1 <= len(row.tokens) <= 8
+            assert sum(map(len, row.features)) in (0, len(row.tokens))
+            assert cached == len(text) - 1 - len(row.tokens)
+    assert life.session.cache.lengths[0] > 3 * 5 - 8
+    others = Life(target_of(), drafter_of(target_of(), kind), [PROMPTS[2]])
+    life.session.join(others.session)
+    life.texts += others.texts
+    life.grow([CHAIN, CHAIN, None])
+    life.commit([[3], [4, 9], [1]])
+    life.grow([CHAIN, None, None])
 
 
 def test_two_histories_of_one_text_give_the_same_draft(target_of, drafter_of, kind):

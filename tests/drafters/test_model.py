@@ -1,10 +1,12 @@
 """The draft model is a shipped tabular target: exact, and strict about what it is given."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from pydantic import ValidationError
 
-from specdec.drafters.model import ModelDrafter, ModelOptions
+from specdec.drafters.model import MOST_UNCACHED, ModelDrafter, ModelOptions
 from specdec.errors import SpecdecWarning, TargetMismatch
 from specdec.interfaces.declarations import Gives
 from specdec.interfaces.parts import BuildTools
@@ -137,6 +139,20 @@ def test_a_step_without_a_question_costs_no_forward_and_is_caught_up_with_later(
     assert life.session.uncached == ((2, 3, 4),)
     life.grow([TREE])
     life.commit([[0, 0]])
+
+
+@pytest.mark.parametrize("limit", [None, 9])
+def test_without_a_question_for_long_few_tokens_wait_and_the_rest_is_cached(limit, monkeypatch):
+    if limit is not None:
+        facts = TabularTarget.facts.fget
+        monkeypatch.setattr(TabularTarget, "facts", property(lambda self: replace(facts(self), max_tree_nodes=limit)))
+    life = Life(table(), [[1, 2], [3, 4, 5]])
+    for step in range(30):
+        life.commit([[step % VOCAB, 2, 3, 4, 5], [6]])
+        assert all(1 <= len(tail) <= (limit or MOST_UNCACHED) for tail in life.session.uncached)
+    life.grow([TREE, CHAIN])
+    life.commit([[1], [2, 3]])
+    life.grow([None, TREE])
 
 
 def test_rows_of_a_batch_differ_in_length_questions_and_acceptance_and_leave():
