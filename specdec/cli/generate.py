@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from specdec.cli.comparison import Comparison, compare
+from specdec.cli.generate_options import Chat, ControlTokens, Seed, StopIds, Temperature, TopK, TopP, TraceTo
 from specdec.cli.terminal import (
     Json,
     Settings,
@@ -36,20 +37,6 @@ from specdec.trees.draft_tree import Draw
 
 ACCEPTED = "green"
 
-Chat = Annotated[bool | None, typer.Option("--chat/--raw", help="Use the chat template, or not. [default: where there is one]")]
-Seed = Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="Key of all draws. [default: made from the spec's seed]")]
-ControlTokens = Annotated[
-    str, typer.Option(metavar="allow|refuse|escape", help="Special tokens typed into the prompt: as such, never, as text.")
-]
-TraceTo = Annotated[
-    Path | None, typer.Option("--trace", metavar="FILE", help="Write down every step; `specdec trace show` makes a page of it.")
-]
-
-StopIds = Annotated[
-    list[int] | None,
-    typer.Option("--stop-id", metavar="ID", min=0, help="A token that ends the answer, beside the model's own; repeatable."),
-]
-
 MAX_DIGITS = 19
 """Of a token id in a prompt."""
 
@@ -69,6 +56,9 @@ def generate(
     target: TargetModel = None,
     trust: TrustRemoteCode = None,
     settings: Settings = None,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
     seed: Seed = None,
     template_arg: TemplateArguments = None,
     control_tokens: ControlTokens = "allow",
@@ -81,7 +71,9 @@ def generate(
     """Answer a prompt with a strategy, as the first request of a decoder in Python is answered."""
     text, arguments = _prompt_text(prompt, prompt_file), template_arguments(template_arg)
     catalog = load_catalog(trust_remote_code=trust)
-    resolved = resolve(strategy, catalog, settings=settings, target=target)
+    flags = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    given = [f"sampling.{name}={value}" for name, value in flags.items() if value is not None]
+    resolved = resolve(strategy, catalog, settings=[*(settings or ()), *given], target=target)
     with redirect_stdout(sys.stderr) if json else nullcontext():
         decoder = build(resolved, catalog)
         ids = _prompt_ids(decoder.target.codec, text, chat=chat, arguments=arguments, control_tokens=control_tokens)

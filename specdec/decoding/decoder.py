@@ -105,15 +105,17 @@ class Decoder:
     def generate(self, prompts: Any, *, batch_size: int | None = None, **options: Any) -> list[Generation]:
         """Answers to prompts, in order; with n > 1 the samples of a prompt stand side by side.
 
-        prompts: a list of texts, id lists, conversations (lists of {"role", "content"}) or Requests.
+        prompts: a text, ids, a conversation (a list of {"role", "content"}) or a Request, or a list of these; a tensor of one
+        or two dimensions, or a tokenizer's encoding, whose rows are prompts. One prompt gives a list of one answer.
         batch_size: sequences that are decoded at once, each of which makes way for the next when it ends; None: all of them.
-        options: any field of `Request`, for all prompts; `seed` may also be a list, one for each prompt.
+        options: any field of `Request`, for all prompts; `seed` may also be a list, one for each prompt. Keys of `sampling`
+        may be given by themselves (`temperature=0.7`): they are laid over the decoder's.
 
         Raises SpecError for a request that cannot be served, before anything runs. Where one fails later (an unusable row of
         logits, a logits processor), the others are answered first; the error says which prompt and step it was, and brings
         the answers in its `finished`.
         """
-        batch = self.start(requests_of(prompts, **options), batch_size=batch_size, keeps_going=True)
+        batch = self.start(requests_of(prompts, self.sampling, **options), batch_size=batch_size, keeps_going=True)
         while batch.sequences:
             self.step(batch)
         return self.answers(batch)
@@ -128,7 +130,7 @@ class Decoder:
         """The events of one answer, step by step. Options as for `generate`; n, where it is given, is 1."""
         if options.get("n", 1) != 1:
             raise SpecError(f"n: got {options['n']!r}; a stream has one answer: use generate, or a stream for each sample")
-        batch = self.start(requests_of([prompt], **{**options, "n": 1}), step_callback=step_callback)
+        batch = self.start(requests_of([prompt], self.sampling, **{**options, "n": 1}), step_callback=step_callback)
         sequence = (batch.sequences + batch.ended)[0]
         known: list[int] = []
         while True:

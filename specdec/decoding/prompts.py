@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from specdec.decoding.prompt_forms import is_list, plain_turn
 from specdec.errors import SpecdecError, SpecError
 from specdec.interfaces.text_codec import PLAIN_CHAT, ChatFormat, TextCodec
 
@@ -30,11 +31,6 @@ def encode(
     raise SpecError(f"prompt: got {type(prompt).__name__}; expected a text, a list of ids or a conversation")
 
 
-def is_list(value: Any) -> bool:
-    """Whether a value is a list of things: a text is none, and neither are bytes, whose items are numbers by accident."""
-    return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview)
-
-
 def check_text(text: str, name: str) -> None:
     """Raise SpecError for half a character, which no tokenizer takes. `name` is what the error calls the text."""
     try:
@@ -58,6 +54,7 @@ def check_turn(turn: Mapping[str, Any], here: str) -> None:
 def _conversation(
     turns: Sequence[Mapping[str, Any]], codec: TextCodec, chat_format: ChatFormat, *, refuse_control_tokens: bool
 ) -> list[int]:
+    turns = [plain_turn(turn, f"prompt: turn {number}") for number, turn in enumerate(turns)]
     for number, turn in enumerate(turns):
         check_turn(turn, f"prompt: turn {number}")
         if refuse_control_tokens:

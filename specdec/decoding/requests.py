@@ -5,8 +5,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
-from specdec.decoding.prompts import check_text, encode, is_list
-from specdec.errors import SpecdecError, SpecError
+from specdec.decoding.prompt_forms import as_prompt, as_prompts, is_list
+from specdec.decoding.prompts import check_text, encode
+from specdec.errors import SpecdecError, SpecError, did_you_mean
 from specdec.files.validation import checked
 from specdec.interfaces.text_codec import ChatFormat, TextCodec
 from specdec.sampling.logits_warper import LogitsProcessor
@@ -21,11 +22,12 @@ ControlTokens = Literal["allow", "refuse", "escape"]
 class Request:
     """One prompt and how it is to be answered.
 
-    prompt: a text (encoded as it is), ids, or a conversation for the chat template.
+    prompt: a text (encoded as it is), ids (a list, a tensor or a tokenizer's encoding), or a conversation for the chat
+    template, whose contents are texts or lists of parts of type text.
     max_new_tokens: None: to the end of the context. sampling: None: the decoder's; a mapping is read as SamplingParams.
     seed: key of all draws; None: one of the spec's seed and of how many requests the decoder has had, so that the same call
     made again gives another answer, and the same program run again the same one.
-    stop: strings, or id sequences. stop_ids: beside the model's own, which `ignore_eos` turns off.
+    stop: strings, or id sequences; one string may stand alone. stop_ids: beside the model's own, which `ignore_eos` turns off.
     n: samples that share one prefill; sample j > 0 of a seeded request has a key derived from (seed, j).
     logprobs: None, or how many of the likeliest tokens to report beside each emitted one.
     processors: callables (input_ids [1, length], scores [1, vocab]) -> scores, run before temperature. A function is taken to
@@ -41,7 +43,7 @@ class Request:
     max_new_tokens: int | None = 128
     sampling: SamplingParams | Mapping[str, Any] | None = None
     seed: int | None = None
-    stop: Sequence[str | Sequence[int]] = ()
+    stop: str | Sequence[str | Sequence[int]] = ()
     stop_ids: Sequence[int] = ()
     ignore_eos: bool = False
     n: int = 1
@@ -53,6 +55,9 @@ class Request:
     skip_special_tokens: bool = True
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "prompt", as_prompt(self.prompt))
+        if isinstance(self.stop, str):
+            object.__setattr__(self, "stop", (self.stop,))
         check_options(self)
         object.__setattr__(self, "sampling", sampling_of(self.sampling))
 
@@ -68,15 +73,42 @@ def prompt_ids(request: Request, codec: TextCodec | None) -> list[int]:
     return encode(request.prompt, codec, request.chat_format, refuse_control_tokens=refuses)
 
 
-def requests_of(prompts: Any, **options: Any) -> list[Request]:
-    """Requests of a list of prompts; `seed` may be a list. Raises SpecError for options that do not exist."""
+FLAT = frozenset(SamplingParams.model_fields) - {"seed"}
+"""Keys of `sampling` that may be given by themselves."""
+
+ELSEWHERE = {
+    "max_tokens": "max_new_tokens",
+    "max_length": "max_new_tokens",
+    "stop_strings": "stop",
+    "stop_sequences": "stop",
+    "stop_token_ids": "stop_ids",
+    "eos_token_id": "stop_ids",
+    "logits_processor": "processors",
+    "logits_processors": "processors",
+    "do_sample": "temperature",
+    "num_return_sequences": "n",
+    "min_tokens": "min_new_tokens",
+    "messages": "prompts",
+}
+"""What other libraries call an option, and what it is called here."""
+
+
+def requests_of(prompts: Any, below: SamplingParams | None = None, **options: Any) -> list[Request]:
+    """Requests of one prompt or several.
+
+    Args:
+        prompts: As for `Decoder.generate`.
+        below: The decoder's sampling parameters, over which those that `options` gives by themselves are laid.
+        options: Fields of `Request`, and keys of `sampling` by themselves; `seed` may be a list.
+
+    Raises:
+        SpecError: For options that do not exist, with the one that may be meant, and for a prompt or an option that is wrong.
+    """
     known = {f.name for f in fields(Request)} - {"prompt"}
-    if strangers := sorted(set(options) - known):
-        raise SpecError(f"unknown option {strangers[0]!r}; known are {', '.join(sorted(known))}")
-    if isinstance(prompts, Request) or not is_list(prompts):
-        raise SpecError(f"prompts: got {type(prompts).__name__}; expected a list of texts, id lists, conversations or requests")
-    if prompts and isinstance(prompts[0], (int, Mapping)):
-        raise SpecError("prompts: got one prompt; expected a list of prompts, such as [prompt]")
+    if strangers := sorted(set(options) - known - FLAT):
+        raise SpecError(f"unknown option {strangers[0]!r}{_meant(strangers[0], known | FLAT)}")
+    flat = {name: options.pop(name) for name in sorted(FLAT & options.keys())}
+    prompts = [prompts] if isinstance(prompts, Request) else as_prompts(prompts)
     seeds = options.pop("seed", None)
     by_prompt = list(seeds) if is_list(seeds) else [seeds] * len(prompts)
     if len(by_prompt) != len(prompts):
@@ -85,8 +117,29 @@ def requests_of(prompts: Any, **options: Any) -> list[Request]:
     for place, (prompt, seed) in enumerate(zip(prompts, by_prompt, strict=True)):
         given = options if seed is None else {**options, "seed": seed}
         with naming_prompt(place if is_list(seeds) and seed is not None else None):
-            requests.append(replace(prompt, **given) if isinstance(prompt, Request) else Request(prompt, **given))
+            request = replace(prompt, **given) if isinstance(prompt, Request) else Request(prompt, **given)
+            requests.append(replace(request, sampling=_overlaid(request.sampling or below, flat)) if flat else request)
     return requests
+
+
+def _overlaid(below: Any, flat: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Sampling options that are given by themselves over those that hold otherwise.
+
+    As in a spec, a truncation without a temperature means temperature 1, where it would be 0.
+    """
+    kept = below.model_dump(exclude_unset=True, exclude_none=True) if isinstance(below, SamplingParams) else {}
+    if not kept.get("temperature") and any(flat.get(name) is not None for name in ("top_k", "top_p", "min_p")):
+        kept.pop("temperature", None)
+    return {**kept, **flat}
+
+
+def _meant(name: str, known: Collection[str]) -> str:
+    """The option that may be meant, in place of one that does not exist."""
+    if name == "do_sample":
+        return "; did you mean 'temperature'? 0 is greedy, and anything above draws"
+    if name in ELSEWHERE:
+        return f"; did you mean '{ELSEWHERE[name]}'?"
+    return did_you_mean(name, known, listing="known are")
 
 
 @contextmanager

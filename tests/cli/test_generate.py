@@ -416,3 +416,12 @@ def test_what_the_model_writes_does_not_command_the_terminal(letters, monkeypatc
     shown = run(letters, "abab", "--max-new-tokens", "2", color=True).stdout
     assert "\\x1b[2J\\x07" in shown
     assert "\x1b[2J" not in shown
+
+
+def test_sampling_has_flags_of_its_own(letters):
+    by_flag = report(letters, "ab", "--temperature", "2", "--top-k", "2", "--top-p", "0.9", "--seed", "3")
+    settings = ["sampling.temperature=2", "sampling.top_k=2", "sampling.top_p=0.9"]
+    by_key = report(letters, "ab", *(word for setting in settings for word in ("--set", setting)), "--seed", "3")
+    assert by_flag["tokens"] == by_key["tokens"]
+    assert by_flag["spec"]["sampling"] == by_key["spec"]["sampling"]
+    assert run(letters, "ab", "--temperature", "-1").exit_code == 2

@@ -1,7 +1,9 @@
 import itertools
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import torch
 
 from specdec.decoding.requests import Request, requests_of
 from specdec.decoding.sequence import open_sequences
@@ -9,6 +11,8 @@ from specdec.errors import SpecError
 from specdec.sampling.keyed_noise import request_key
 from specdec.sampling.params import SamplingParams
 from specdec.sampling.rng import seeded
+from specdec.targets.tabular import Tabular as TabularTarget
+from specdec.targets.tabular import TabularTargetOptions
 
 WRONG = {
     "limit 0": ({"max_new_tokens": 0}, "max_new_tokens: got 0; expected a whole number of at least 1"),
@@ -22,7 +26,7 @@ WRONG = {
     "logprobs beyond the vocabulary": ({"logprobs": 9}, "logprobs: 9 asked for; the vocabulary has 8"),
     "seed -1": ({"seed": -1}, "seed: got -1"),
     "seed as text": ({"seed": "1"}, "seed: got '1'"),
-    "stop as one text": ({"stop": "abc"}, r"stop: got 'abc'; expected a list, such as \['abc'\]"),
+    "stop as no text": ({"stop": ""}, "stop: got ''; .* none of them empty"),
     "stop as one id": ({"stop": 3}, "stop: got 3; expected a list"),
     "stop as ids": ({"stop": [3]}, "stop: got 3; .* single ids belong in stop_ids"),
     "stop None": ({"stop": None}, "stop: got None"),
@@ -58,8 +62,15 @@ WRONG = {
     "half a character to stop at": ({"stop": ["a\ud800"]}, "stop: the character '.ud800' at 1 is half a pair"),
     "ignore_eos as text": ({"ignore_eos": "no"}, "ignore_eos: got 'no'; expected True or False"),
     "bias outside the vocabulary": ({"sampling": SamplingParams(logit_bias={8: 1.0})}, "token 8 is outside"),
-    "unknown option": ({"max_tokens": 3}, "unknown option 'max_tokens'; known are .*ignore_eos, logprobs, max_new_tokens"),
-    "temperature of its own": ({"temperature": 1.0}, "unknown option 'temperature'; .* sampling"),
+    "an unknown option": ({"qqq": 3}, "unknown option 'qqq'; known are: .*ignore_eos, .*logprobs, max_new_tokens"),
+    "a slip in an option": ({"ignore_eso": True}, "unknown option 'ignore_eso'; did you mean 'ignore_eos'?"),
+    "max_tokens": ({"max_tokens": 3}, "unknown option 'max_tokens'; did you mean 'max_new_tokens'?"),
+    "stop_strings": ({"stop_strings": ["a"]}, "unknown option 'stop_strings'; did you mean 'stop'?"),
+    "stop_token_ids": ({"stop_token_ids": [1]}, "unknown option 'stop_token_ids'; did you mean 'stop_ids'?"),
+    "logits_processor": ({"logits_processor": []}, "unknown option 'logits_processor'; did you mean 'processors'?"),
+    "do_sample": ({"do_sample": True}, "unknown option 'do_sample'; did you mean 'temperature'. 0 is greedy"),
+    "num_return_sequences": ({"num_return_sequences": 2}, "unknown option 'num_return_sequences'; did you mean 'n'?"),
+    "temperature below 0": ({"temperature": -1.0}, "sampling.temperature: got -1.0, expected at least 0"),
     "too few seeds": ({"seed": [1, 2]}, "seed: got 2 seeds for 1 prompts"),
 }
 
@@ -71,13 +82,9 @@ def test_a_wrong_option_is_refused_with_what_was_got_and_what_is_expected(compos
 
 
 PROMPTS = {
-    "one text": ("abc", "prompts: got str; expected a list"),
-    "one id list": ([1, 2], r"prompts: got one prompt; expected a list of prompts, such as \[prompt\]"),
-    "one conversation": ([{"role": "user", "content": "a"}], "prompts: got one prompt"),
-    "bytes": (b"ab", "prompts: got bytes; expected a list"),
+    "bytes": (b"ab", "prompts: got bytes; expected a text, ids"),
     "a prompt of bytes": ([b"hi"], "prompt: got bytes; expected a text, a list of ids or a conversation"),
     "a prompt of changing bytes": ([bytearray(b"hi")], "prompt: got bytearray"),
-    "one request": (Request((1,)), "prompts: got Request; expected a list"),
     "None": (None, "prompts: got NoneType"),
     "no ids": ([[]], "the prompt is empty"),
     "no letters": ([""], "the prompt is empty"),
@@ -92,7 +99,15 @@ PROMPTS = {
     "a turn without content": ([[{"role": "user"}]], "turn 0 has no 'content'"),
     "content None": ([[{"role": "user", "content": None}]], "turn 0: content is NoneType; expected a text"),
     "content 3": ([[{"role": "user", "content": 3}]], "content is int"),
-    "content in parts": ([[{"role": "user", "content": [{"type": "text"}]}]], "content is list"),
+    "content in parts": (
+        [[{"role": "user", "content": [{"type": "text"}]}]],
+        "turn 0: content has a part of type 'text'; expected",
+    ),
+    "an image": ([[{"role": "user", "content": [{"type": "image_url"}]}]], "content has a part of type 'image_url'"),
+    "a tensor of fractions": (torch.tensor([1.0]), "prompt: got list"),
+    "a tensor of three dimensions": (torch.ones(1, 1, 1), "got Tensor of 3 dimensions; expected 1"),
+    "several rows as one prompt": ([torch.ones(2, 2, dtype=torch.int64)], "got Tensor of 2 rows; expected one prompt"),
+    "an encoding of nothing": ({"input_ids": None}, "got input_ids of NoneType"),
     "a role of its own": ([[{"role": "usr", "content": "a"}]], "turn 0: role 'usr' is not known; known are system, user"),
     "half a character in a turn": ([[{"role": "user", "content": "\udc80"}]], "turn 0: content: the character"),
     "letters outside the vocabulary": (["az"], "the text has 'z'"),
@@ -103,6 +118,65 @@ PROMPTS = {
 def test_a_wrong_prompt_is_refused_with_what_was_got_and_what_is_expected(compose, table, chain_of, prompts, message):
     with pytest.raises(SpecError, match=message):
         compose(table(8), chain_of(2)).generate(prompts)
+
+
+class Chatting(type(TabularTarget(TabularTargetOptions(vocab=8, random={})).codec)):
+    """A codec whose chat template writes contents one after the other."""
+
+    def chat(self, messages, chat_format):
+        return [token for message in messages for token in self.encode(message["content"])]
+
+
+CHAT = [{"role": "user", "content": "ab"}]
+ONE = {
+    "a text": "ab",
+    "ids": [0, 1],
+    "a tuple": (0, 1),
+    "a conversation": CHAT,
+    "content in parts": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}],
+    "a request": Request((0, 1)),
+    "a tensor": torch.tensor([0, 1]),
+    "a row": torch.tensor([[0, 1]]),
+    "an array": np.array([0, 1]),
+    "an encoding": {"input_ids": [0, 1], "attention_mask": [1, 1]},
+    "a padded encoding": {"input_ids": torch.tensor([[5, 0, 1]]), "attention_mask": torch.tensor([[0, 1, 1]])},
+    "a list with a tensor": [torch.tensor([0, 1])],
+    "a list with an encoding": [{"input_ids": [[0, 1]]}],
+}
+
+
+@pytest.mark.parametrize("prompt", ONE.values(), ids=ONE.keys())
+def test_one_prompt_in_any_form_gives_a_list_with_one_answer(compose, table, chain_of, watched, prompt):
+    decoder = compose(watched(table(8), Chatting(8)), chain_of(2))
+    [answer] = decoder.generate(prompt, max_new_tokens=3)
+    assert answer.prompt_tokens == (0, 1)
+
+
+def test_rows_of_a_tensor_and_of_an_encoding_are_prompts(compose, table, chain_of):
+    decoder = compose(table(8), chain_of(2))
+    rows = {"input_ids": [[0, 1], [2]]}
+    assert [a.prompt_tokens for a in decoder.generate(rows, max_new_tokens=2)] == [(0, 1), (2,)]
+    assert [a.prompt_tokens for a in decoder.generate(torch.tensor([[0, 1], [2, 3]]), max_new_tokens=2)] == [(0, 1), (2, 3)]
+    [*events] = decoder.stream(torch.tensor([0, 1]), max_new_tokens=2)
+    assert events[-1].generation.prompt_tokens == (0, 1)
+
+
+def test_one_stop_text_may_stand_alone(compose, table, chain_of):
+    decoder = compose(table(8), chain_of(2))
+    alone, listed = (decoder.generate("ab", stop=stop, max_new_tokens=6)[0].tokens for stop in ("e", ["e"]))
+    assert alone == listed
+    assert Request("ab", stop="e").stop == ("e",)
+
+
+def test_sampling_options_by_themselves_are_laid_over_the_decoders(table):
+    below = SamplingParams(repetition_penalty=1.2, top_k=3)
+    [request] = requests_of([[1]], below, temperature=0.7)
+    assert (request.sampling.temperature, request.sampling.top_k, request.sampling.repetition_penalty) == (0.7, 3, 1.2)
+    [request] = requests_of([[1]], below, sampling={"top_p": 0.5}, min_p=0.1)
+    assert request.sampling == SamplingParams(top_p=0.5, min_p=0.1)
+    [request] = requests_of([Request([1], sampling={"temperature": 2.0})], below, top_p=0.5, seed=4)
+    assert (request.sampling, request.seed) == (SamplingParams(temperature=2.0, top_p=0.5), 4)
+    assert requests_of([[1]], SamplingParams(), top_k=2)[0].sampling.temperature == 1
 
 
 def test_one_wrong_request_among_others_is_refused_by_its_place_before_anything_runs(compose, table, chain_of, watched):
