@@ -245,6 +245,11 @@ def test_samples_of_one_request_have_different_keys_and_the_first_has_the_reques
     assert keys([Request((1,), seed=5, n=2)], table(8)) == [first, others[0]]
 
 
+def test_samples_of_requests_with_different_seeds_have_different_keys(table):
+    found = keys([Request((1,), seed=5, n=3), Request((1,), seed=6, n=3), Request((1,), n=3), Request((2,), n=3)], table(8))
+    assert len(set(found)) == 12
+
+
 def test_sampling_may_be_a_mapping(compose, table, chain_of):
     decoder = compose(table(8), chain_of(2))
     given = {"temperature": 1, "logit_bias": {3: 2.5}, "draft": {"temperature": 0.5}}

@@ -1,6 +1,7 @@
 """The shape of a strategy's own drafts: which nodes have children, and how many."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from specdec.interfaces.declarations import BuilderDeclaration
 from specdec.losslessness.exact.place_models import Siblings, open_rows
@@ -64,3 +65,11 @@ def _first_of_each_depth(siblings: Sequence[Siblings]) -> list[Siblings]:
             most[one.depth] = one
     leading = [most[depth] for depth in sorted(most)]
     return [*leading, *(one for one in siblings if one not in leading)]
+
+
+def quickest(shape: Sequence[Siblings]) -> Siblings:
+    """Siblings that are quickly enumerated, below a second child where there are any, so that two levels are looked at."""
+    deep = [one for one in shape if one.depth == 2]
+    second = [one for one in deep if one.parent == (1,)]
+    chosen = (second or deep or list(shape))[0]
+    return replace(chosen, count=min(chosen.count, 2))

@@ -11,9 +11,10 @@ from specdec.losslessness.exact.coverage import Coverage
 from specdec.losslessness.exact.distance import ExactProof
 from specdec.losslessness.exact.enumeration import prove_step, sample_draft, step_size
 from specdec.losslessness.exact.guards import with_own_drafts, with_smaller_drafts
-from specdec.losslessness.exact.own_shape import LOOKS, own_siblings, roomy_model, wanted_places
-from specdec.losslessness.exact.place_models import Siblings, certain_model, place_model, place_prefix
-from specdec.losslessness.exact.runs import ROWS, emitted_before, later_step_leaves, prove_later_step
+from specdec.losslessness.exact.later_steps import LaterSteps
+from specdec.losslessness.exact.own_shape import LOOKS, own_siblings, quickest, roomy_model, wanted_places
+from specdec.losslessness.exact.place_models import Siblings, place_model, place_prefix
+from specdec.losslessness.exact.runs import ROWS, later_step_leaves, prove_later_step
 from specdec.losslessness.exact.toy_models import StandIn
 from specdec.losslessness.report import Instance
 from specdec.sampling.params import SamplingParams
@@ -170,7 +171,7 @@ class PlaceProver:
         return proof if temperature else None
 
     def _every_length(self, shape: Sequence[Siblings]) -> None:
-        siblings = _few(shape)
+        siblings = quickest(shape)
         size = MANY_IDS if self.vocab_size is None else self.vocab_size
         if siblings.least_tokens > size:
             return
@@ -197,44 +198,34 @@ class PlaceProver:
         """The first children of every depth in the second step, those of the root and of the last depth also later."""
         end = self.spent + STEPS_SHARE * self.seconds
         depths = {one.depth: one for one in reversed(shape) if not any(one.parent)}
+        models = LaterSteps(self._whole_decoder, self.vocab_size, self._ranked)
         done = 0
         for number, (step, agree) in enumerate(self.later_steps):
             ends = {depths[min(depths)], depths[max(depths)]}
-            reached = [self._later_step(one, step, agree, number, end) for one in sorted(ends)]
+            reached = [self._first_fitting(models.after_steps(one, step, agree, number), step, end) for one in sorted(ends)]
             if all(reached):
                 self._steps = max(self._steps, step)
             done += sum(reached)
         inner = [depths[depth] for depth in sorted(depths)][1:-1]
         seconds = [(number, agree) for number, (step, agree) in enumerate(self.later_steps) if step == 2]
-        done += sum(self._later_step(one, 2, agree, number, end) for number, agree in seconds for one in inner)
+        for number, agree in seconds:
+            done += sum(self._first_fitting(models.after_steps(one, 2, agree, number), 2, end) for one in inner)
         if done:
-            self.covered.append(f"{done} models of a later step (2 to {self._steps}), {ROWS} requests in the batch")
+            self.covered.append(f"{done} models of a later step (2 to {self._steps}), {ROWS} sequences in the batch")
+        if self.later_steps and self._first_fitting(models.after_a_stop(depths[min(depths)]), 1, end):
+            self.covered.append(f"1 model of a prompt that ends in a stop token, {ROWS} sequences in the batch")
 
-    def _later_step(self, siblings: Siblings, step: int, agree: bool, number: int, end: float) -> bool:
-        """Whether there was time for it, with as many of the siblings as that allows."""
-        for count in range(siblings.count, 0, -1):
-            fewer = replace(siblings, count=count)
-            size = self.vocab_size if self.vocab_size is not None else max(fewer.least_tokens, 3)
-            if self._ended or fewer.least_tokens > size:
-                continue
-            prompt, model_number = place_prefix(number, size, 5), count - 1 - number % count
-            before = certain_model(model_number, size, prompt, agree=agree, ranked=self._ranked)
-            emitted = emitted_before(self._whole(self.decoder_for(before, self.samplings[0])), prompt, steps=step - 1)
-            model = place_model(fewer, model_number, prompt, vocab_size=size, emitted=emitted, agree=agree, ranked=self._ranked)
-            decoder = self._whole(self.decoder_for(model, self.samplings[0]))
-            seconds = later_step_leaves(decoder, prompt, steps=step) / RUNS_PER_SECOND
-            if seconds > (end - self.spent) / 4:
-                continue
-            self.spent += seconds
-            proof = prove_later_step(decoder, prompt, steps=step, deadline=self.deadline)
-            self._report(model, number, self.samplings[0], step, proof)
-            return True
+    def _whole_decoder(self, model: StandIn) -> Decoder:
+        return self._whole(self.decoder_for(model, self.samplings[0]))
+
+    def _first_fitting(self, models: Iterator[StandIn], step: int, end: float) -> bool:
+        """Whether there was time for one of the models."""
+        for model in () if self._ended else models:
+            decoder = self._whole_decoder(model)
+            seconds = later_step_leaves(decoder, model.prefix, steps=step) / RUNS_PER_SECOND
+            if seconds <= (end - self.spent) / 4:
+                self.spent += seconds
+                proof = prove_later_step(decoder, model.prefix, steps=step, deadline=self.deadline)
+                self._report(model, 0, self.samplings[0], step, proof)
+                return True
         return False
-
-
-def _few(shape: Sequence[Siblings]) -> Siblings:
-    """Siblings that are quickly enumerated, below a second child where there are any, so that two levels are looked at."""
-    deep = [one for one in shape if one.depth == 2]
-    second = [one for one in deep if one.parent == (1,)]
-    chosen = (second or deep or list(shape))[0]
-    return replace(chosen, count=min(chosen.count, 2))

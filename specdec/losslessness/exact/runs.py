@@ -7,6 +7,7 @@ from math import fsum, nan
 from specdec.decoding.decoder import Decoder
 from specdec.decoding.requests import Request
 from specdec.decoding.sequence import Sequence as LiveSequence
+from specdec.errors import SpecdecError
 from specdec.losslessness.exact.checked_rng import Probe, distribution_of
 from specdec.losslessness.exact.distance import Emission, ExactProof, NextDistribution, prove
 from specdec.losslessness.exact.enumeration import PROBES, target_distribution
@@ -15,7 +16,7 @@ from specdec.losslessness.exact.shared_noise import Witness, check_run, owes_the
 from specdec.sampling.rng import RequestRng, seeded
 
 ROWS = 3
-"""Requests that are decoded at once."""
+"""Sequences that are decoded at once."""
 
 MAX_NEW_TOKENS = 64
 
@@ -76,7 +77,7 @@ def _running(decoder: Decoder, prompt: Sequence[int], steps: int, max_new_tokens
 
 
 def prove_later_step(decoder: Decoder, prompt: Sequence[int], *, steps: int, deadline: float | None = None) -> ExactProof:
-    """The first `steps` steps of the second of three requests. The first soon ends, and another one takes its place."""
+    """The first `steps` steps of the second of four requests. The first soon ends, and others begin, two samples each."""
     distribution = distribution_of(_in_a_batch(decoder, prompt, steps), deadline=deadline)
     return _measured(decoder, prove(distribution, _target(decoder, prompt)))
 
@@ -100,8 +101,8 @@ def _in_a_batch(decoder: Decoder, prompt: Sequence[int], steps: int) -> Callable
     requests = [
         Request((*prompt, prompt[0]), max_new_tokens=3, seed=1),
         Request(tuple(prompt), max_new_tokens=MAX_NEW_TOKENS, seed=0),
-        Request(tuple(prompt[1:]), max_new_tokens=MAX_NEW_TOKENS, seed=2),
-        Request((*prompt[:1], *prompt), max_new_tokens=MAX_NEW_TOKENS, seed=3),
+        Request(tuple(prompt[1:]), max_new_tokens=MAX_NEW_TOKENS, seed=2, n=2),
+        Request((*prompt[:1], *prompt), max_new_tokens=MAX_NEW_TOKENS, seed=3, n=2),
     ]
 
     def run(rng: RequestRng) -> Emission:
@@ -113,13 +114,22 @@ def _in_a_batch(decoder: Decoder, prompt: Sequence[int], steps: int) -> Callable
                 decoder.step(batch)
                 if batch.state is not None:
                     batch.state.check_integrity()
+        _check_keys([*batch.sequences, *batch.ended, *batch.waiting])
         sequence = _second([*batch.sequences, *batch.ended])
         tokens = tuple(sequence.tokens[len(prompt) :])
         if coupled:
             check_run(witness, tokens, len(prompt), decoder.verifier.name)
-        return Emission(tokens, tuple(record.accepted for record in sequence.records))
+        accepted = [record.accepted for record in sequence.records]
+        return Emission(tokens, tuple(accepted + [0] * (steps - len(accepted))))
 
     return run
+
+
+def _check_keys(sequences: Sequence[LiveSequence]) -> None:
+    """Raise SpecdecError unless every sequence draws with a key of its own: equal keys would give equal draws."""
+    keys = [one.seed for one in sequences]
+    if len(set(keys)) < len(keys):
+        raise SpecdecError(f"two sequences of a batch, of different requests or samples of one, draw with the same key: {keys}")
 
 
 def _second(sequences: Sequence[LiveSequence]) -> LiveSequence:

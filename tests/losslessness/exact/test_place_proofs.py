@@ -10,10 +10,12 @@ import torch
 from typer.testing import CliRunner
 
 import specdec.cli.verify
+import specdec.decoding.sequence
 from specdec.cli import app
 from specdec.config.catalog import load_catalog
 from specdec.config.library import Catalog, library
 from specdec.config.resolver import check, read
+from specdec.errors import SpecdecError
 from specdec.interfaces.declarations import ALL_SHAPES, Kind, VerifierDeclaration
 from specdec.interfaces.parts import PartOptions, Verifier
 from specdec.interfaces.results import Verdict
@@ -21,10 +23,13 @@ from specdec.losslessness.exact.enumeration import prove_step
 from specdec.losslessness.exact.on_tables import OnTables
 from specdec.losslessness.exact.place_models import Siblings, place_model
 from specdec.losslessness.exact.place_proofs import PlaceProver
-from specdec.losslessness.exact.strategy import SECONDS
+from specdec.losslessness.exact.strategy import SECONDS, prove_strategy
+from specdec.losslessness.report import StrategyProof
 from specdec.plugins import builtin, hookspecs
 from specdec.plugins.hookspecs import hookimpl
 from specdec.plugins.loading import registry_of
+from specdec.sampling.distribution import point_mass, truncate
+from specdec.sampling.logits_warper import TargetProbs
 from specdec.testing.proving import HOT, decoder_of, table_drafter, target_of
 from specdec.tree_builders.fixed import Fixed, FixedOptions
 from specdec.tree_builders.sampled import Sampled, SampledOptions
@@ -174,3 +179,26 @@ def test_places_that_were_not_reached_are_named_and_the_command_exits_three():
     result = CliRunner().invoke(app, ["verify", "self-wor", "--depth", "1", "--budget", "1"])
     assert result.exit_code == 3
     assert "exact to depth 1: siblings 1-3; not reached: depth 2: siblings 1-2; depth 3: sibling 1;" in result.stdout
+
+
+def first_proofs(strategy: str, **limits) -> StrategyProof:
+    catalog = load_catalog()
+    return prove_strategy(check(read(strategy, catalog), catalog), catalog, **limits)
+
+
+def test_a_warper_that_ends_below_a_prompts_own_stop_token_is_refuted(monkeypatch):
+    """A prompt may end in a stop token, as a chat that is continued does; only an emitted one ends the answer."""
+
+    def compute(self, node):
+        if self._tree.tokens[node] in self._warper.stop_ids:
+            return point_mass(self._tree.tokens[node])
+        return truncate(self._logits[node], self._warper.sampling)
+
+    monkeypatch.setattr(TargetProbs, "_compute", compute)
+    assert first_proofs("plain", seconds=2.0).refuted
+
+
+def test_samples_that_draw_with_another_requests_key_are_reported(monkeypatch):
+    monkeypatch.setattr(specdec.decoding.sequence, "mix", lambda own, sample: 2 * (90 + sample))
+    with pytest.raises(SpecdecError, match="two sequences of a batch, of different requests or samples of one"):
+        first_proofs("plain", seconds=2.0)

@@ -190,6 +190,16 @@ def test_the_ledger_tells_ties_from_faults(on_table):
     assert sum(ledger.histogram().values()) == 3
 
 
+def test_each_token_of_an_entry_is_judged_with_those_before_it(on_table):
+    """A repetition penalty of 2 makes token 1 the less likely one as soon as it has been emitted."""
+    sampling = on_table("plain", "sampling.repetition_penalty=2.0").spec.sampling
+    row, ledger = torch.tensor([0.0, 1.0, 0.8]), Ledger()
+    ledger.enter([0], [1, 2], [row, row], LogitsWarper(sampling, prompt_length=1, stop_ids=frozenset()))
+    assert not ledger.divergences
+    ledger.enter([0], [1, 1], [row, row], LogitsWarper(sampling, prompt_length=1, stop_ids=frozenset()))
+    assert [(d.place, d.best) for d in ledger.divergences] == [(1, 2)]
+
+
 def test_a_bias_moves_the_ledgers_argmax_too(on_table):
     resolved = on_table("plain", "sampling.logit_bias={2: 10.0}")
     ledger = Ledger()

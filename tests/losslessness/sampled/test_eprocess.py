@@ -34,6 +34,14 @@ def test_wealth_is_the_naive_product_whatever_the_batches():
     assert process.tokens == len(tokens)
 
 
+def test_the_best_wealth_may_lie_inside_a_batch():
+    tokens = [2, 2, 2, 2, 0, 0, 0, 0, 0, 0]
+    process = EProcess(("q", "none"))
+    process.add(RATIOS[tokens])
+    assert process.best == pytest.approx(math.log(plain_wealth(tokens[:4])))
+    assert process.best > 2 * math.log(plain_wealth(tokens))
+
+
 def test_two_hundred_right_runs_never_cross_a_thousandth_and_a_leak_soon_crosses_a_millionth():
     rng = np.random.default_rng(3)
     for _ in range(200):

@@ -22,6 +22,11 @@ def test_without_tokens_nothing_is_seen_and_nothing_excluded():
     assert bound_along(0.0, 10.0) == 1.0
 
 
+def test_the_bound_along_a_direction_has_two_sides():
+    assert bound_along(0.0, 0.001) == pytest.approx(0.00196, rel=1e-3)
+    assert bound_along(-0.01, 0.001) == bound_along(0.01, 0.001) == pytest.approx(0.01196, rel=1e-3)
+
+
 def test_the_bound_covers_the_true_distance_in_at_least_95_runs_of_100():
     rng = np.random.default_rng(2)
     distribution = rng.dirichlet(np.ones(10))
