@@ -14,8 +14,7 @@ from specdec.performance.acceptance_profile import AcceptanceProfile, read_accep
 from specdec.performance.cost_model import CostModel, read_costs
 from specdec.tree_search.expected_tokens import expected_tokens
 from specdec.tree_search.optimizer import Candidate, predicted, rates_for, replayed_tau
-from specdec.tree_search.simulation import Played, Task, play
-from specdec.tree_search.strategies import shape_of
+from specdec.tree_search.simulation import Played, Task, play, shape_of
 from specdec.trees.tree_file import read_tree
 from specdec.trees.tree_shape import TreeShape
 

@@ -7,7 +7,7 @@ from typing import Any
 from specdec.errors import SpecdecWarning, TargetMismatch
 from specdec.interfaces.results import TargetFacts
 from specdec.interfaces.text_codec import TextCodec
-from specdec.targets.allocator import keep_freed_memory
+from specdec.nn.placement import keep_freed_memory
 from specdec.targets.bitwise import BitwiseRuntime
 from specdec.targets.bitwise_loading import bitwise_runtime, sample_ids
 from specdec.targets.capability import Limits, mask_plan, no_trees_because, text_config

@@ -13,8 +13,7 @@ from torch import Tensor
 from specdec.interfaces.declarations import Features
 from specdec.nn.path_kv_cache import PathCache
 from specdec.targets.bitwise_attention import RowByRow
-from specdec.targets.capability import MaskPlan
-from specdec.targets.masking import mask_argument
+from specdec.targets.capability import MaskPlan, mask_argument
 from specdec.targets.model_call import ModelCall, ModelOutput
 
 SHORTEST = 128

@@ -1,10 +1,15 @@
 """What a model's config alone tells: whether it can be decoded, whether it can score trees, and which masks it wants."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from specdec.errors import TargetMismatch
 from specdec.interfaces.declarations import TargetDeclaration, context_in_words
+from specdec.nn.tree_mask import additive
 from specdec.targets.context import context_of
 
 ATTENTION_KINDS = ("sdpa", "eager")
@@ -197,3 +202,20 @@ class Limits:
     def context(self) -> str:
         """The context in words, with what cut it short."""
         return context_in_words(self.max_positions, self.capped_because)
+
+
+def mask_argument(
+    plan: MaskPlan, span: int, dtype: torch.dtype, device: torch.device, draw: Callable[[int | None], Tensor]
+) -> Any:
+    """One additive mask, or a dict of them by layer type.
+
+    span: the highest position plus one; windows that reach further hide nothing. draw: window -> bool mask.
+    """
+    drawn: dict[int | None, Tensor] = {}
+    masks = {}
+    for kind, window in plan.windows.items():
+        effective = None if window is None or window >= span else window
+        if effective not in drawn:
+            drawn[effective] = additive(draw(effective), dtype, device)
+        masks[kind] = drawn[effective]
+    return masks if plan.by_layer_type else next(iter(masks.values()))

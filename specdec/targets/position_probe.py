@@ -13,9 +13,8 @@ from torch import Tensor
 from specdec.interfaces.declarations import Features
 from specdec.nn.kv_cache import KvCache
 from specdec.nn.tree_mask import chain_mask
-from specdec.targets.capability import text_config
+from specdec.targets.capability import mask_argument, text_config
 from specdec.targets.context import rope_settings
-from specdec.targets.masking import mask_argument
 from specdec.targets.model_call import FORWARD_FAULTS
 from specdec.targets.probing import TOLERANCE, ProbedRuntime, example_tokens, logit_distance
 

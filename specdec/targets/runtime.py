@@ -15,8 +15,7 @@ from specdec.nn.kv_cache import KvCache
 from specdec.nn.prefill_batches import prompt_batches
 from specdec.nn.tree_mask import RowNodes, chain_mask, tree_mask, tree_positions
 from specdec.targets.admission import Draft, check_features, check_joined, check_prompts, kept_nodes, new_nodes, own_state
-from specdec.targets.capability import Limits, MaskPlan
-from specdec.targets.masking import mask_argument
+from specdec.targets.capability import Limits, MaskPlan, mask_argument
 from specdec.targets.model_call import ModelCall, ModelOutput
 from specdec.trees.draft_tree import DraftTree
 

@@ -5,10 +5,14 @@ from statistics import fmean, stdev
 
 import torch
 
+from specdec.config.resolved_spec import ResolvedSpec
 from specdec.errors import SpecError
+from specdec.interfaces.declarations import Kind
 from specdec.performance.acceptance_profile import Drafted, Rates
 from specdec.performance.cost_model import CostModel
 from specdec.sampling.keyed_noise import mix, uniforms
+from specdec.tree_builders.chain import ChainOptions
+from specdec.tree_builders.shape_options import ShapeOptions
 from specdec.tree_search.optimizer import step_seconds
 from specdec.trees.tree_shape import RankPath, TreeShape
 
@@ -82,3 +86,15 @@ def _accepted(child_counts: dict[RankPath, int], rates: Rates, coins: list[float
         else:
             break
     return len(path)
+
+
+def shape_of(resolved: ResolvedSpec) -> TreeShape:
+    """The shape of a strategy; empty for one that drafts nothing. Raises SpecError for a tree that depends on the text."""
+    if not resolved.parts[Kind.DRAFTER].declares.drafts:
+        return TreeShape(())
+    part = resolved.parts[Kind.TREE]
+    if isinstance(part.options, ChainOptions):
+        return TreeShape.chain(part.options.length)
+    if isinstance(part.options, ShapeOptions):
+        return part.options.shape(resolved.find_tree)
+    raise SpecError(f"{resolved.label}: tree '{part.name}' has no shape of its own; chain, fixed and sampled trees have one")

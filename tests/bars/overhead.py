@@ -17,9 +17,9 @@ from specdec.interfaces.parts import Drafter, DraftSession, PartOptions, Prefill
 from specdec.interfaces.proposals import Distributions
 from specdec.interfaces.results import PHASES, Scored, TargetFacts
 from specdec.nn.kv_cache import KvCache, LayerShape
+from specdec.nn.placement import keep_freed_memory
 from specdec.nn.tree_mask import RowNodes, additive, tree_mask, tree_positions
 from specdec.sampling.params import SamplingParams
-from specdec.targets.allocator import keep_freed_memory
 from specdec.tree_builders.dynamic import Dynamic, DynamicOptions
 from specdec.tree_builders.fixed import Fixed, FixedOptions
 from specdec.verifiers.match import Match

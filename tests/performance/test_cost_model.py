@@ -79,7 +79,7 @@ def test_a_file_gives_the_model_back(tmp_path):
         ("[1, 2, 4]", "[2, 3, 4]", "widths start at 2"),
         ("[1, 2, 4]", "[1, 4, 2]", "widths must rise"),
         ("[1, 2, 4]", "[1, 2]", "a row of forward_seconds has 3 entries for 2 widths"),
-        ("0.021", "-1", r"c\.yaml:5: forward_seconds\.0\.1: got -1, expected"),
+        ("0.021", "-1", r"c\.yaml:6: forward_seconds\.0\.1: got -1, expected"),
         ("0.021", "0", "forward_seconds has a 0"),
         ("contexts", "context", r"c\.yaml:4: context: unknown key; did you mean 'contexts'"),
         ("source: a table\n", "", "source: is required"),

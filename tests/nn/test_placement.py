@@ -3,11 +3,11 @@ import sys
 
 import pytest
 
-from specdec.targets.allocator import keep_freed_memory
+from specdec.nn.placement import keep_freed_memory
 
 PROGRAM = """
 import resource, torch
-from specdec.targets.allocator import keep_freed_memory
+from specdec.nn.placement import keep_freed_memory
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(200):
