@@ -12,8 +12,9 @@ from specdec.errors import CheckpointError, SpecdecWarning, TargetMismatch
 from specdec.files.paths import ModelFolder
 from specdec.heads.checkpoint_path import locate_head
 from specdec.heads.config import HeadConfig, TrainedWith
-from specdec.heads.formats.checkpoint import HeadCheckpoint, read_head
-from specdec.heads.formats.published import ConfigFile, head_config, read_config
+from specdec.heads.formats.checkpoint import HeadCheckpoint
+from specdec.heads.formats.config_file import ConfigFile, head_config, read_config
+from specdec.heads.formats.reading import read_head
 from specdec.heads.fused_head import FusedHead
 from specdec.heads.session import DraftingHead
 from specdec.heads.shared_weights import embeddings, lm_head_of

@@ -12,7 +12,7 @@ from specdec.files.paths import exists, is_file
 from specdec.heads.config import HeadConfig, TrainedWith
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
-from specdec.heads.formats.checkpoint import read_head
+from specdec.heads.formats.reading import read_head
 from specdec.interfaces.target_identity import same_target
 from specdec.training.loop import Trainer
 from specdec.training.spec import TrainingSpec

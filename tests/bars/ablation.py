@@ -18,7 +18,7 @@ import torch
 
 import specdec
 from specdec.heads.config import Inputs
-from specdec.heads.formats.checkpoint import read_head
+from specdec.heads.formats.reading import read_head
 from specdec.interfaces.parts import BuildTools
 from specdec.targets.builtin import BuiltinOptions, BuiltinTarget
 from specdec.targets.gguf_cache import unpacked_folder

@@ -17,7 +17,8 @@ from specdec.drafters.eagle import EagleDrafter, EagleOptions
 from specdec.drafters.eagle3 import Eagle3Drafter, Eagle3Options
 from specdec.errors import CheckpointError, IncompatibleParts, PluginError, SpecdecWarning, SpecError, TargetMismatch
 from specdec.heads.formats.checkpoint import HeadCheckpoint
-from specdec.heads.formats.export import write_eagle, write_speculators
+from specdec.heads.formats.eagle import write_eagle
+from specdec.heads.formats.speculators import write_speculators
 from specdec.heads.fused_head import FusedHead
 from specdec.heads.loading import check_fit, ready
 from specdec.heads.shared_weights import embeddings, lm_head_of, shared_rows

@@ -13,8 +13,10 @@ from specdec.errors import CheckpointError
 from specdec.heads.config import HeadConfig, Inputs
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
-from specdec.heads.formats.checkpoint import HeadCheckpoint, read_head
-from specdec.heads.formats.export import write_eagle, write_speculators
+from specdec.heads.formats.checkpoint import HeadCheckpoint
+from specdec.heads.formats.eagle import write_eagle
+from specdec.heads.formats.reading import read_head
+from specdec.heads.formats.speculators import write_speculators
 from specdec.training.saving import save_head
 from specdec.training.validation import Borrowed
 
@@ -175,7 +177,7 @@ CLEAN = """
 import json, sys
 from pathlib import Path
 import torch
-from specdec.heads.formats.checkpoint import read_head
+from specdec.heads.formats.reading import read_head
 read = read_head(Path(sys.argv[1]), dtype=torch.float32)
 torch.manual_seed(1)
 table = torch.randn(16, 24)

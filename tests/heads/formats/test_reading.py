@@ -12,8 +12,8 @@ from specdec.heads.checkpoint_path import locate_head
 from specdec.heads.config import HeadConfig, Inputs
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
-from specdec.heads.formats.checkpoint import read_head
-from specdec.heads.formats.published import head_config, read_config
+from specdec.heads.formats.config_file import head_config, read_config
+from specdec.heads.formats.reading import read_head
 from specdec.nn.rope import inverse_frequencies, rotate
 from specdec.training.saving import save_head
 from specdec.training.validation import Borrowed
