@@ -2,21 +2,26 @@
 
 import inspect
 from enum import StrEnum
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 import yaml
 
-from specdec.cli.terminal import Json, Settings, Strategy, TargetModel, TrustRemoteCode, fail, guarded, print_json, print_table
+from specdec.cli.terminal import Json, Settings, TargetModel, TrustRemoteCode, fail, guarded, print_json, print_table
 from specdec.compose import resolve
 from specdec.config.catalog import load_catalog
 from specdec.config.json_schema import spec_schema
 from specdec.config.library import Catalog
-from specdec.errors import SpecdecError
+from specdec.config.part_page import part_page
+from specdec.errors import SpecdecError, SpecError, did_you_mean
 from specdec.files.yaml_document import read_file
 from specdec.interfaces.declarations import Kind
 from specdec.trees.tree_file import read_tree
+
+HEADINGS = ("option", "type", "default", "range", "description")
+"""Of the options of a part."""
 
 
 class Listed(StrEnum):
@@ -36,7 +41,9 @@ LEFT_OUT = "plug-ins left out"
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command("list", help="List strategies, parts and tree shapes, plug-ins' included.")(list_command)
-    app.command("show", help="Print a strategy with every default spelled out.")(show)
+    app.command("show", help="Print a strategy with every default spelled out, or the options of a part: show drafter ngram.")(
+        show
+    )
     app.command("check", help="Check strategies: shape, names and fit. No weights, no download.")(check_command)
     app.command("schema", help="Print the JSON Schema of a strategy file, installed plug-ins included.")(schema)
 
@@ -89,20 +96,66 @@ def _strategy_row(name: str, path: Path) -> dict[str, Any]:
 
 @guarded
 def show(
-    strategy: Strategy,
+    strategy: Annotated[
+        str,
+        typer.Argument(help="A strategy's name or .yaml file, or a kind of part: target, drafter, tree.", show_default=False),
+    ],
+    name: Annotated[str | None, typer.Argument(help="Of a part of that kind, such as `show drafter ngram`.")] = None,
     settings: Settings = None,
     target: TargetModel = None,
     trust: TrustRemoteCode = None,
     json: Json = False,
 ) -> None:
-    """Print a strategy with every default spelled out."""
+    """Print a strategy with every default spelled out, or all about a part."""
     catalog = load_catalog(trust_remote_code=trust)
+    if name is not None or strategy in list(Kind):
+        if settings or target:
+            raise SpecError("--set and --target change a strategy; a part is shown as it is")
+        _show_part(part_page(_kind(strategy), _named(catalog, strategy, name), catalog.registry), json=json)
+        return
     resolved = resolve(strategy, catalog, settings=settings, target=target)
     plain_spec = resolved.plain()
     if json:
         print_json(plain_spec)
     else:
         typer.echo(yaml.safe_dump(plain_spec, sort_keys=False, allow_unicode=True, width=100), nl=False)
+
+
+def _kind(word: str) -> Kind:
+    if word not in list(Kind):
+        raise SpecError(f"no kind of part is called '{word}'{did_you_mean(word, list(Kind), listing='kinds')}")
+    return Kind(word)
+
+
+def _named(catalog: Catalog, kind: str, name: str | None) -> str:
+    if name is None:
+        known = ", ".join(sorted(catalog.registry.parts[Kind(kind)]))
+        raise SpecError(f"'{kind}' is a kind of part: `specdec show {kind} NAME` shows one; registered: {known}")
+    return name
+
+
+def _show_part(page: dict[str, Any], *, json: bool) -> None:
+    if json:
+        print_json(page)
+        return
+    typer.echo(f"{page['kind']} {page['name']}: {page['what it is']}")
+    for label in ("source", "from"):
+        if page[label]:
+            typer.echo(f"{label}: {page[label]}")
+    rows = [[str(_cell(option, heading)) for heading in HEADINGS] for option in page["options"]]
+    if rows:
+        typer.echo()
+        print_table("options", HEADINGS, rows)
+    if page["declares"]:
+        typer.echo("\ndeclares, with default options (examples where one is required)")
+        typer.echo(yaml.safe_dump(page["declares"], sort_keys=False, default_flow_style=None), nl=False)
+
+
+def _cell(option: dict[str, Any], heading: str) -> Any:
+    value = option[heading]
+    if heading == "default":
+        return "required" if option["required"] else "unset" if value is None else dumps(value)
+    return "" if value is None else value
 
 
 @guarded

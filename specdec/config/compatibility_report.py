@@ -161,6 +161,16 @@ def _candidates(
                 break
 
 
+def default_declaration(cls: type[Any]) -> Any:
+    """What a part declares with its default options (what has no default gets an example); None where that cannot be told."""
+    for _, options in _variants(cls.name, cls.Options):
+        try:
+            return cls.declares(options)
+        except (Exception, SystemExit):
+            return None
+    return None
+
+
 def _variants(name: str, options_class: type[PartOptions]) -> Iterator[tuple[str, PartOptions]]:
     """The default options, then each with one choice changed; what has no default gets an example."""
     examples = {option: value for option, value in _EXAMPLES.items() if option in options_class.model_fields}

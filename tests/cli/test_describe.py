@@ -134,3 +134,40 @@ def test_tree_show_draws_every_node_and_counts_the_levels():
     facts = as_json("tree", "show", "eagle-25")
     assert facts["nodes_by_level"] == [4, 8, 8, 3, 2]
     assert len(facts["paths"]) == 25
+
+
+def test_show_describes_a_part_with_options_declaration_and_source():
+    shown = run("show", "drafter", "ngram").stdout
+    assert shown.startswith("drafter ngram: ")
+    [line] = [line for line in shown.splitlines() if line.startswith("max_ngram ")]
+    assert line.split(maxsplit=4)[1:4] == ["whole", "number", "12"]
+    assert "at least 1, at most 64" in line
+    assert "longest suffix that is looked up, in tokens" in line
+    assert "gives: candidates" in shown
+    page = as_json("show", "drafter", "model")
+    assert page["options"][0]["required"]
+    assert page["options"][0]["type"] == "text or mapping"
+    assert page["source"] == "arXiv 2211.17192, 2302.01318; as a tree 2305.09781"
+
+
+def test_every_part_can_be_shown():
+    for kind, parts in load_catalog().registry.parts.items():
+        for name, registered in parts.items():
+            page = as_json("show", kind.value, name)
+            assert [option["option"] for option in page["options"]] == list(registered.cls.Options.model_fields)
+            assert all(option["type"] for option in page["options"]), name
+            assert run("show", kind.value, name).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["show", "drafter", "ngarm"], "no drafter is called 'ngarm'; did you mean 'ngram'?"),
+        (["show", "draftr", "ngram"], "no kind of part is called 'draftr'; did you mean 'drafter'?"),
+        (["show", "tree"], "'tree' is a kind of part: `specdec show tree NAME` shows one; registered: adaptive, chain"),
+        (["show", "tree", "chain", "--set", "tree.length=3"], "--set and --target change a strategy"),
+    ],
+)
+def test_a_part_that_cannot_be_shown_is_a_message_and_exit_two(arguments, words):
+    result = run(*arguments)
+    assert (result.exit_code, words in result.stderr) == (2, True), result.output
