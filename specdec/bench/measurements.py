@@ -1,7 +1,7 @@
 """What a benchmark measures: settings, answers, counts and times."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field
@@ -118,12 +118,28 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadedTarget:
+    """The target that was measured. asked: the dtype of its cells, None for its own; dtype, device: what it then had."""
+
+    asked: str | None
+    target: str
+    dtype: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
 class Results:
-    """A whole file. resumed: the provenance of each later sitting."""
+    """A whole file. resumed: the provenance of each later sitting. loaded: none in files of before it was written down."""
 
     header: Header
     measurements: tuple[Measurement, ...]
     resumed: tuple[Mapping[str, Any], ...] = ()
+    loaded: tuple[LoadedTarget, ...] = ()
+
+    def named(self, cell: Cell) -> Cell:
+        """The cell for headings and file names: with the target's own dtype where none was asked for, if that is known."""
+        own = next((one.dtype for one in self.loaded if one.asked is None), None)
+        return replace(cell, dtype=own) if cell.dtype is None else cell
 
     @property
     def cells(self) -> list[Cell]:

@@ -15,8 +15,9 @@ def draw(results: Results, folder: Path) -> list[Path]:
     return [path for cell in results.cells for path in _draw_cell(results, cell, folder)]
 
 
-def file_label(cell: Cell) -> str:
+def file_label(results: Results, cell: Cell) -> str:
     """A setting as part of a file's name."""
+    cell = results.named(cell)
     queue = "" if cell.queue == 1 else f"-queue{cell.queue}"
     return f"{file_name(cell.dtype or 'own-dtype')}-T{cell.temperature:g}-batch{cell.batch_size}{queue}"
 
@@ -27,8 +28,8 @@ def _draw_cell(results: Results, cell: Cell, folder: Path) -> list[Path]:
     for name, draw_one in (("speedup", _speedups), ("acceptance", _acceptance), ("phases", _phases)):
         figure, axes = _figure(len(found))
         if (title := draw_one(axes, found)) is not None:
-            axes.set_title(f"{title}, {cell.words}", fontsize="medium", loc="left")
-            path = folder / f"{name}-{file_label(cell)}.png"
+            axes.set_title(f"{title}, {results.named(cell).words}", fontsize="medium", loc="left")
+            path = folder / f"{name}-{file_label(results, cell)}.png"
             with whole_file(path) as scratch:
                 figure.savefig(scratch, format="png", dpi=120)
             made.append(path)

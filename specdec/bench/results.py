@@ -11,7 +11,7 @@ from typing import Any, Self
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
-from specdec.bench.measurements import Header, Measurement, Results
+from specdec.bench.measurements import Header, LoadedTarget, Measurement, Results
 from specdec.bench.prompts import PromptFile
 from specdec.errors import SpecError
 from specdec.files.atomic import write_whole, writing
@@ -22,8 +22,9 @@ from specdec.files.paths import exists
 FORMAT = 1
 
 BEGINNING = b'{"header": '
-KINDS = ("header", "resumed", "measurement")
+KINDS = ("header", "resumed", "loaded", "measurement")
 _HEADERS, _MEASUREMENTS, _RESUMED = TypeAdapter(Header), TypeAdapter(Measurement), TypeAdapter(Mapping[str, Any])
+_LOADED = TypeAdapter(LoadedTarget)
 
 
 class _Plan(TypedDict, total=False):
@@ -57,12 +58,15 @@ def read_results(path: Path) -> Results:
         raise SpecError(f"{path}: no results of `specdec bench`: the first line is no header")
     header = _header(*parsed(lines[0], f"{path}:1", KINDS), str(path))
     found: dict[Any, tuple[str, Measurement]] = {}
+    loaded: list[LoadedTarget] = []
     resumed: list[Mapping[str, Any]] = []
     for number, line in enumerate(lines[1:], 2):
         where = f"{path}:{number}"
         kind, value = parsed(line, where, KINDS)
         if kind == "resumed":
             resumed.append(checked(_RESUMED, value, where, strict=True))
+        elif kind == "loaded":
+            loaded.append(checked(_LOADED, value, where, strict=True))
         elif kind == "measurement":
             measurement = _measurement(value, where, header)
             if measurement.key in found:
@@ -73,8 +77,8 @@ def read_results(path: Path) -> Results:
                 )
             found[measurement.key] = where, measurement
         else:
-            raise SpecError(f"{where}: got a line of kind {kind!r}; expected measurement or resumed")
-    return Results(header, tuple(measurement for _, measurement in found.values()), tuple(resumed))
+            raise SpecError(f"{where}: got a line of kind {kind!r}; expected measurement, resumed or loaded")
+    return Results(header, tuple(measurement for _, measurement in found.values()), tuple(resumed), tuple(loaded))
 
 
 def _measurement(value: Any, where: str, header: Header) -> Measurement:
@@ -111,6 +115,7 @@ class ResultsFile:
         """
         self._path = path
         self.done: tuple[Measurement, ...] = ()
+        self._loaded: list[LoadedTarget] = []
         self.changed: list[str] = []
         with ExitStack() as held:
             held.enter_context(exclusive(path))
@@ -146,8 +151,15 @@ class ResultsFile:
             listed = "\n  ".join(found)
             raise SpecError(f"{path} holds results of another set-up; give another --output, or the same set-up:\n  {listed}")
         self.done = before.measurements
+        self._loaded = list(before.loaded)
         self.changed = differences(dict(before.header.provenance), dict(header.provenance))
         self._append("resumed", dict(header.provenance))
+
+    def load(self, target: LoadedTarget) -> None:
+        """Write down what is measured, unless the file says so already."""
+        if target not in self._loaded:
+            self._loaded.append(target)
+            self._append("loaded", asdict(target))
 
     def add(self, measurement: Measurement) -> None:
         """Append one line, whole and flushed."""

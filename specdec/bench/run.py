@@ -8,7 +8,7 @@ from typing import TypeAlias
 from specdec.bench.chat_prompts import Prompter, Said, has_room
 from specdec.bench.contender import Contender, Task, Timed
 from specdec.bench.contenders import Lineup, Loaded
-from specdec.bench.measurements import PLAIN, Answer, Cell, Measurement
+from specdec.bench.measurements import PLAIN, Answer, Cell, LoadedTarget, Measurement
 from specdec.bench.memory import watch_memory
 from specdec.bench.prompts import Question
 from specdec.bench.results import ResultsFile
@@ -66,6 +66,9 @@ class Bench:
         for dtype in self._settings.dtypes or (None,):
             self._progress(self._done, self._planned, "loading models")
             loaded = self._lineup.load(dtype)
+            facts = loaded.target.facts
+            own = str(facts.dtype).removeprefix("torch.")
+            self._file.load(LoadedTarget(dtype, facts.description, own, str(facts.device)))
             prompter = Prompter(
                 loaded.target.codec,
                 chat=self._settings.chat,

@@ -62,7 +62,7 @@ def main_table(results: Results, cell: Cell) -> str:
 
 
 def _cell(results: Results, cell: Cell) -> str:
-    parts = [f"## {markdown_text(cell.words)}", _amount(results, cell), main_table(results, cell)]
+    parts = [f"## {markdown_text(results.named(cell).words)}", _amount(results, cell), main_table(results, cell)]
     names = categories(results, cell)
     if len(names) > 1:
         parts += ["Speed-up by category (groups in brackets):", _category_table(results, cell, names)]
@@ -145,7 +145,10 @@ def _setup(results: Results) -> str:
         f"- prompts: {markdown_text(f['name'])}, {f['num_questions']} questions (sha256 {markdown_text(f['sha256'][:12])})"
         for f in plan.get("prompts", [])
     ]
+    lines += [f"- target: {markdown_text(f'{one.target}, {one.dtype} on {one.device}')}" for one in results.loaded]
     settings = {**plan.get("settings", {}), "selection": plan.get("selection")}
+    if not settings.get("dtypes"):
+        settings["dtypes"] = "the target's own"
     lines += [f"- {markdown_text(f'{name}: {_words(value)}')}" for name, value in {**settings, **origin}.items()]
     resumed = [f"{again.get('started')}, commit {again.get('git_commit')}" for again in results.resumed]
     lines += [f"- resumed: {markdown_text(words)}" for words in resumed]

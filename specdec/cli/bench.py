@@ -166,5 +166,5 @@ def _show(path: Path, *, json: bool) -> None:
         print_json([asdict(summary) for cell in cells for summary in cell])
         return
     for cell in results.cells:
-        typer.echo(f"\n{cell.words}\n\n{main_table(results, cell)}")
+        typer.echo(f"\n{results.named(cell).words}\n\n{main_table(results, cell)}")
     typer.echo(f"\nresults in {path}; specdec report {path} makes tables and pictures of them")

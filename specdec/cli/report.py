@@ -67,7 +67,7 @@ def _write_answers(results: Any, folder: Path) -> None:
 
     for cell in results.cells:
         for name in contenders(results, cell):
-            write_answers(results, cell, name, folder / f"answers-{file_name(name)}-{file_label(cell)}.jsonl")
+            write_answers(results, cell, name, folder / f"answers-{file_name(name)}-{file_label(results, cell)}.jsonl")
 
 
 @guarded

@@ -3,11 +3,15 @@
 import html
 import json
 import re
+from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
 from specdec.trace.layout import layout
-from specdec.trace.steps import Trace, TraceStep
+from specdec.trace.steps import Trace, TraceHeader, TraceStep
+
+PROMPT_LETTERS = 300
+"""Of the prompt that the page shows."""
 
 VISITED_DIGITS = 4
 """Digits of the probabilities that are shown."""
@@ -54,7 +58,8 @@ def _facts(trace: Trace) -> list[list[str]]:
         ["target", header.target],
         ["drafter", ", ".join(header.drafters)],
         ["verifier", f"{header.verifier} ({header.guarantee})"],
-        ["prompt", f"{len(header.prompt_tokens)} tokens"],
+        ["tree", _part_words(header.spec.get("tree"))],
+        ["prompt", _prompt_words(header)],
         ["steps", str(len(steps))],
         ["tau", f"{tokens / len(steps):.2f}" if steps else "no step"],
         ["seed", str(header.seed)],
@@ -63,6 +68,23 @@ def _facts(trace: Trace) -> list[list[str]]:
         return [*facts, ["ended", "the trace was broken off"]]
     seconds = f"{len(end.tokens)} tokens in {end.seconds:.2f} s ({end.prefill_seconds:.2f} s prefill)"
     return [*facts, ["answer", seconds], ["ended", end.finish_reason]]
+
+
+def _part_words(part: Any) -> str:
+    """Such as 'dynamic (width 8, depth 5)'."""
+    if not isinstance(part, Mapping):
+        return "not written down"
+    options = [f"{name} {value}" for name, value in part.items() if name != "use" and value is not None]
+    return str(part.get("use", "")) + (f" ({', '.join(options)})" if options else "")
+
+
+def _prompt_words(header: TraceHeader) -> str:
+    """How long it is, and how it begins."""
+    count = f"{len(header.prompt_tokens)} tokens"
+    if not header.prompt_text:
+        return count
+    text = " ".join(header.prompt_text.split())
+    return f"{text if len(text) <= PROMPT_LETTERS else text[: PROMPT_LETTERS - 1] + '…'} ({count})"
 
 
 def _step(step: TraceStep) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from specdec.decoding.callbacks import StepInfo
 from specdec.decoding.decoder import Decoder
-from specdec.decoding.detokenizer import token_text
+from specdec.decoding.detokenizer import text_of, token_text
 from specdec.interfaces.results import Generation
 from specdec.trace.files import TraceFile
 from specdec.trace.steps import TraceEnd, TraceHeader, TraceStep, drawn_q, ending_of, visited_p
@@ -27,6 +27,7 @@ class Recorder:
                 seed=seed,
                 prompt_tokens=tuple(prompt),
                 spec=spec,
+                prompt_text=None if self._codec is None else text_of(self._codec, prompt),
             )
         )
 

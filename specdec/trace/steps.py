@@ -62,7 +62,7 @@ class TraceStep:
 
 @dataclass(frozen=True, slots=True)
 class TraceHeader:
-    """What was run. drafters: names, by the numbers in `source`."""
+    """What was run. drafters: names, by the numbers in `source`. prompt_text: None without a tokenizer."""
 
     strategy: str
     drafters: tuple[str, ...]
@@ -72,6 +72,7 @@ class TraceHeader:
     seed: Count
     prompt_tokens: tuple[Count, ...]
     spec: Mapping[str, Any]
+    prompt_text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,7 @@ def draw_acceptance(profile: AcceptanceProfile, path: Path) -> None:
     total = [sum(row) for row in rows]
     axes[0].plot(range(1, len(rows) + 1), total, color="black", linestyle=":", label="any")
     axes[0].set(xlabel="level below the root", ylabel="accepted, once the parent is reached", ylim=(0, 1))
+    axes[0].xaxis.get_major_locator().set_params(integer=True)
     axes[0].legend(fontsize="small")
     bins = profile.calibration
     if bins:
@@ -78,6 +79,8 @@ def draw_costs(costs: CostModel, path: Path) -> None:
         fitted = [1e3 * costs.forward(width, context) for width in costs.widths]
         axes[0].plot(costs.widths, fitted, color=lines[0].get_color(), linewidth=1)
     axes[0].set(xlabel="tokens scored at once", ylabel="ms a target forward", ylim=(0, None))
+    for one in axes:
+        one.xaxis.get_major_locator().set_params(integer=True)
     axes[0].legend(fontsize="small")
     if costs.drafter is not None:
         axes[1].plot(costs.drafter.widths, [1e3 * s for s in costs.drafter.seconds], marker=".")

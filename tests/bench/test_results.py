@@ -2,12 +2,14 @@
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
 from specdec.bench.measurements import Answer, Cell, Counts, Header, Measurement
 from specdec.bench.metrics import summaries
-from specdec.bench.plot import draw
+from specdec.bench.plot import draw, file_label
+from specdec.bench.prompts import Selection, read_questions
 from specdec.bench.results import read_results
 from specdec.bench.table import csv_table, report
 from specdec.errors import SpecError
@@ -123,3 +125,22 @@ def test_names_in_a_file_inject_nothing_into_reports(tmp_path):
     assert "=1\\|&lt;img src=x> # x" in table
     assert "'=1|<img" in csv_table(results)
     assert [path.parent for path in draw(results, tmp_path)] == [tmp_path] * 2
+
+
+def test_a_report_names_the_target_and_the_dtype_that_it_had(tmp_path):
+    loaded = {"loaded": {"asked": None, "target": "SmolLM2 <x>", "dtype": "bfloat16", "device": "cpu"}}
+    results = read(tmp_path, {"header": HEADER}, loaded, {"measurement": MEASUREMENT})
+    text = report(results)
+    assert "## bfloat16, T = 0, batch 1" in text
+    assert "- target: SmolLM2 &lt;x>, bfloat16 on cpu" in text
+    assert "- dtypes: the target's own" in text
+    assert file_label(results, results.cells[0]) == "bfloat16-T0-batch1"
+    before = read(tmp_path, {"header": HEADER}, {"measurement": MEASUREMENT})
+    assert file_label(before, before.cells[0]) == "own-dtype-T0-batch1"
+
+
+def test_the_questions_that_ship_are_read(tmp_path):
+    shipped = Path(__file__).parents[2] / "examples" / "questions.jsonl"
+    questions, _ = read_questions([shipped], Selection())
+    assert len(questions) == 12
+    assert {len(question.turns) for question in questions} == {2}

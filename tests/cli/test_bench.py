@@ -37,7 +37,7 @@ def test_a_benchmark_prints_its_table_and_says_where_the_results_are(folder):
     result = bench("-o", "r.jsonl")
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
-    assert "T = 0, batch 1" in lines
+    assert "float64, T = 0, batch 1" in lines
     assert any(line.startswith("| plain | 1 |") for line in lines)
     assert any(line.startswith("| letters |") and line.endswith("| 0 of 6 |") for line in lines)
     assert lines[-1].startswith("results in r.jsonl")
@@ -68,11 +68,11 @@ def test_a_report_has_markdown_csv_and_pictures(folder):
     result = run("report", "r.jsonl", "--spec-bench")
     assert result.exit_code == 0, result.output
     made = {path.name for path in (folder / "r-report").iterdir()}
-    pictures = {f"{kind}-own-dtype-T0-batch2.png" for kind in ("speedup", "acceptance", "phases")}
-    answers = {f"answers-{name}-own-dtype-T0-batch2.jsonl" for name in ("plain", "letters")}
+    pictures = {f"{kind}-float64-T0-batch2.png" for kind in ("speedup", "acceptance", "phases")}
+    answers = {f"answers-{name}-float64-T0-batch2.jsonl" for name in ("plain", "letters")}
     assert made == {"report.md", "summary.csv"} | pictures | answers
     text = (folder / "r-report" / "report.md").read_text()
-    for heading in ("## T = 0, batch 2", "Where the time goes", "Acceptance by child rank", "- cpu:"):
+    for heading in ("## float64, T = 0, batch 2", "Where the time goes", "Acceptance by child rank", "- cpu:"):
         assert heading in text
     assert all(f"({picture})" in text for picture in pictures)
     rows = list(csv.DictReader(StringIO((folder / "r-report" / "summary.csv").read_text())))
@@ -85,7 +85,7 @@ def test_a_report_has_markdown_csv_and_pictures(folder):
 def test_a_report_of_half_a_file_is_made_too(folder):
     bench("-o", "r.jsonl")
     lines = (folder / "r.jsonl").read_text().splitlines(keepends=True)
-    for count in (2, 4):
+    for count in (3, 5):
         (folder / "r.jsonl").write_text("".join(lines[:count]))
         result = run("report", "r.jsonl")
         assert result.exit_code == 0, result.output
@@ -108,7 +108,7 @@ def test_two_files_are_compared(folder):
 def test_answers_of_spec_bench_are_compared_too(folder):
     bench("-o", "r.jsonl")
     run("report", "r.jsonl", "--spec-bench", "-o", "out")
-    files = [f"out/answers-{name}-own-dtype-T0-batch1.jsonl" for name in ("plain", "letters")]
+    files = [f"out/answers-{name}-float64-T0-batch1.jsonl" for name in ("plain", "letters")]
     result = run("compare", *files)
     assert result.exit_code == 0, result.output
     assert "| overall | 4 |" in result.stdout

@@ -116,3 +116,13 @@ def test_a_strategy_named_like_a_mark_of_the_page_is_only_a_name(traced, chain_o
     text = page(dataclasses.replace(trace, header=header))
     assert "<title>{{data}}&lt;b&gt;{{title}}: trace</title>" in text
     assert json.loads(data_of(text))["strategy"] == "{{data}}<b>{{title}}"
+
+
+def test_the_page_names_prompt_and_tree(traced, chain_of):
+    trace, _ = traced(chain_of(3))
+    header = dataclasses.replace(trace.header, prompt_text="What <is>\n this?", spec={"tree": {"use": "chain", "depth": 3}})
+    facts = dict(page_data(dataclasses.replace(trace, header=header))["facts"])
+    assert facts["tree"] == "chain (depth 3)"
+    assert facts["prompt"] == f"What <is> this? ({len(trace.header.prompt_tokens)} tokens)"
+    old = dataclasses.replace(trace.header, prompt_text=None, spec={})
+    assert dict(page_data(dataclasses.replace(trace, header=old))["facts"])["tree"] == "not written down"
