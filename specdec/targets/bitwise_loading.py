@@ -7,10 +7,9 @@ from specdec.errors import TargetMismatch
 from specdec.interfaces.text_codec import TextCodec
 from specdec.targets.bitwise import BitwiseRuntime
 from specdec.targets.bitwise_proof import proved_forward
-from specdec.targets.capability import no_trees_because, text_config
+from specdec.targets.capability import has_experts, no_trees_because
 from specdec.targets.probing import ProbedRuntime
 
-EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 FIXED_EXPERTS = "batched_mm"
 """The way of running experts in which each token costs a product of its own, whichever experts the others take."""
 
@@ -51,8 +50,7 @@ def bitwise_runtime(runtime: ProbedRuntime, sample: Sequence[int] = ()) -> Bitwi
 
 def _fix_experts(model: Any) -> None:
     """Run experts in products whose sizes no routing changes."""
-    text = text_config(model.config)
-    if not any((getattr(text, name, None) or 0) > 1 for name in EXPERT_COUNTS):
+    if not has_experts(model.config):
         return
     model.set_experts_implementation(FIXED_EXPERTS)
     if model.get_experts_implementation()[""] != FIXED_EXPERTS:

@@ -13,6 +13,7 @@ from specdec.nn.tree_mask import additive
 from specdec.targets.context import context_of
 
 ATTENTION_KINDS = ("sdpa", "eager")
+EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 MASKED_LAYERS = frozenset({"full_attention", "sliding_attention"})
 RECURRENT_LAYERS = frozenset(
     {"linear_attention", "conv", "mamba", "mamba2", "recurrent", "hybrid", "hybrid_sliding", "rwkv", "mlstm", "slstm"}
@@ -86,6 +87,11 @@ class MaskPlan:
     def longest_window(self) -> int | None:
         """The widest sliding window; None where nothing slides."""
         return max((window for window in self.windows.values() if window is not None), default=None)
+
+
+def has_experts(config: Any) -> bool:
+    """Whether each token is routed to some of several experts."""
+    return any((getattr(text_config(config), name, None) or 0) > 1 for name in EXPERT_COUNTS)
 
 
 def text_config(config: Any) -> Any:

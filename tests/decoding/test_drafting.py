@@ -61,7 +61,7 @@ LIES = {
     "too deep": (lambda s, b: grown(s, b.depth), "the budget is .* of depth"),
     "an orphan": (lambda s, b: frozen(s, parents=(-1, 0, 9)), "node 2: parent 9"),
     "a token outside the vocabulary": (lambda s, b: frozen(s, tokens=(*s.tokens[:2], 99)), "node 2: token 99"),
-    "a fraction for a token": (lambda s, b: frozen(s, tokens=(*s.tokens[:2], 1.0)), "node 2: token 1.0"),
+    "a fraction for a token": (lambda s, b: frozen(s, tokens=(*s.tokens[:2], 1.0)), "node 2: its token is a float"),
     "no tokens at all": (lambda s, b: frozen(s, tokens=None), "fails: TypeError"),
     "no root": (lambda s, b: frozen(s, tokens=(), parents=(), depths=(), children=(), draw_order={}, draw_kind={}), "0 nodes"),
     "no tree": (lambda s, b: None, "returned NoneType, not a DraftTree"),

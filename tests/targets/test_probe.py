@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -5,7 +7,7 @@ from specdec.errors import TargetMismatch
 from specdec.interfaces.declarations import Features
 from specdec.targets.capability import Limits, MaskPlan
 from specdec.targets.model_call import ModelCall
-from specdec.targets.probe import probed
+from specdec.targets.probe import BRANCHING, probed, tree_fault
 from specdec.targets.runtime import TransformerRuntime
 from specdec.trees.draft_tree import Draw, TreeSketch, root_only
 
@@ -74,3 +76,32 @@ def test_a_model_whose_cache_changes_its_logits_is_refused(make_model):
     model.register_forward_pre_hook(forgetful, with_kwargs=True)
     with pytest.raises(TargetMismatch, match="does not reproduce its own logits"):
         probed(TransformerRuntime(ModelCall(model), MaskPlan({"all": None}, False), Limits(256, 512)))
+
+
+class OneWrongNode:
+    """A runtime whose node 5 of a tree of seven has another node's logits, in the first `times` trees."""
+
+    def __init__(self, runtime, times):
+        self.inner, self.times = runtime, times
+        self.call, self.masks, self.limits = runtime.call, runtime.masks, runtime.limits
+
+    def prefill(self, prompts, features):
+        return self.inner.prefill(prompts, features)
+
+    def score(self, state, trees):
+        scored = self.inner.score(state, trees)
+        if len(trees[0]) == len(BRANCHING) and self.times:
+            self.times -= 1
+            return [replace(scored[0], logits=scored[0].logits[[0, 1, 2, 3, 4, 1, 6]])]
+        return scored
+
+    def commit(self, state, paths):
+        self.inner.commit(state, paths)
+
+
+@pytest.mark.parametrize(
+    ("kind", "times", "is_found"), [("llama", 1, True), ("mixtral", 9, True), ("mixtral", 1, False), ("llama", 0, False)]
+)
+def test_one_wrong_node_is_found_in_half_precision_unless_a_router_may_have_moved_it(kind, times, is_found, make_runtime):
+    runtime, _ = make_runtime(kind, torch.bfloat16)
+    assert (tree_fault(OneWrongNode(runtime, times), BRANCHING) is not None) == is_found
