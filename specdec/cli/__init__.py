@@ -7,7 +7,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """`app`: the commands, imported when they are asked for."""
+    """`app`: the commands, imported on first use."""
     if name != "app":
         raise AttributeError(f"module 'specdec.cli' has no attribute '{name}'")
     from specdec.cli.application import app
@@ -16,7 +16,7 @@ def __getattr__(name: str) -> Any:
 
 
 def main() -> None:
-    """The entry point: exit 0 done, 1 refuted, 2 an error to fix, 130 interrupted, 141 the reader has left."""
+    """The entry point: exit 0 done, 1 refuted, 2 an error to fix, 130 interrupted, 141 closed pipe."""
     import sys
 
     try:

@@ -41,7 +41,7 @@ def _version(wanted: bool) -> None:
 def _top(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Compose, check, run and prove speculative decoders described in YAML."""

@@ -29,15 +29,17 @@ CHUNK = 1024
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    group = typer.Typer(help="Texts and tables for drafters without a model.", no_args_is_help=True, rich_markup_mode=None)
-    group.command("build", help="Sort texts so that drafter 'suffix' finds what followed any context in them.")(build)
-    group.command("successors", help="What the target holds likely in texts, for drafter 'recycling'.")(successors)
+    group = typer.Typer(help="Datastores and tables for drafters without a model.", no_args_is_help=True, rich_markup_mode=None)
+    group.command("build", help="Index texts for drafter 'suffix', which looks up what followed a context.")(build)
+    group.command("successors", help="Record the target's likeliest next tokens over texts, for drafter 'recycling'.")(
+        successors
+    )
     app.add_typer(group, name="datastore")
 
 
 @guarded
 def build(files: Texts, output: Output, target: TargetModel = None, trust: TrustRemoteCode = None) -> None:
-    """Only answers of conversations are taken in: an answer is what is to be continued."""
+    """Of conversations only the answers are indexed, since answers are what drafts continue."""
     claim_outputs(output, inputs=files)
     parts = list(_parts(files))
     model = load("plain", target=target, trust_remote_code=trust).target
@@ -54,9 +56,9 @@ def successors(
     output: Output,
     target: TargetModel = None,
     trust: TrustRemoteCode = None,
-    candidates: Annotated[int, typer.Option(min=1, max=64, help="Next tokens that are kept for a context.")] = 8,
+    candidates: Annotated[int, typer.Option(min=1, max=64, help="Next tokens kept for each context.")] = 8,
 ) -> None:
-    """The target reads each text once, answers behind their questions."""
+    """The target reads each text once, and each answer after its question."""
     claim_outputs(output, inputs=files)
     parts = list(_parts(files))
     model = load("plain", target=target, trust_remote_code=trust).target

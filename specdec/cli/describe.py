@@ -40,12 +40,14 @@ LEFT_OUT = "plug-ins left out"
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command("list", help="List strategies, parts and tree shapes, plug-ins' included.")(list_command)
-    app.command("show", help="Print a strategy with every default spelled out, or the options of a part: show drafter ngram.")(
+    app.command("list", help="List strategies, parts and tree shapes, including those of plug-ins.")(list_command)
+    app.command("show", help="Print a strategy with every default filled in, or the options of a part: show drafter ngram.")(
         show
     )
-    app.command("check", help="Check strategies: shape, names and fit. No weights, no download.")(check_command)
-    app.command("schema", help="Print the JSON Schema of a strategy file, installed plug-ins included.")(schema)
+    app.command("check", help="Check the keys, names and fit of strategies, without loading weights or downloading.")(
+        check_command
+    )
+    app.command("schema", help="Print the JSON Schema of a strategy file, including installed plug-ins.")(schema)
 
 
 @guarded
@@ -106,7 +108,7 @@ def show(
     trust: TrustRemoteCode = None,
     json: Json = False,
 ) -> None:
-    """Print a strategy with every default spelled out, or all about a part."""
+    """Print a strategy with every default filled in, or the options, declaration and source of a part."""
     catalog = load_catalog(trust_remote_code=trust)
     if name is not None or strategy in list(Kind):
         if settings or target:

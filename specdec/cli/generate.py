@@ -49,10 +49,12 @@ def register(app: typer.Typer) -> None:
 @guarded
 def generate(
     strategy: Strategy,
-    prompt: Annotated[str | None, typer.Argument(help="The prompt; '-' or nothing: from stdin.", show_default=False)] = None,
+    prompt: Annotated[
+        str | None, typer.Argument(help="The prompt; read from stdin if '-' or absent.", show_default=False)
+    ] = None,
     prompt_file: Annotated[Path | None, typer.Option(help="Read the prompt from a file.")] = None,
     chat: Chat = None,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate at most.")] = 128,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of new tokens.")] = 128,
     target: TargetModel = None,
     trust: TrustRemoteCode = None,
     settings: Settings = None,
@@ -62,9 +64,9 @@ def generate(
     seed: Seed = None,
     template_arg: TemplateArguments = None,
     control_tokens: ControlTokens = "allow",
-    keep_special_tokens: Annotated[bool, typer.Option(help="Show the answer's special tokens too.")] = False,
+    keep_special_tokens: Annotated[bool, typer.Option(help="Also show the answer's special tokens.")] = False,
     stop_ids: StopIds = None,
-    against_plain: Annotated[bool, typer.Option("--compare", help="Run plain decoding too, and print the speed-up.")] = False,
+    against_plain: Annotated[bool, typer.Option("--compare", help="Also run plain decoding, and print the speed-up.")] = False,
     trace: TraceTo = None,
     json: Json = False,
 ) -> None:
@@ -96,7 +98,7 @@ def generate(
 
 
 def _endless(decoder: Decoder, generation: Generation, stop_ids: Sequence[int] | None) -> list[str]:
-    """A hint for an answer that nothing could have ended before its limit."""
+    """A hint for an answer that only its limit could have ended."""
     if generation.finish_reason != "length" or decoder.target.facts.stop_ids or stop_ids:
         return []
     return ["no token of this model is known to end an answer; --stop-id ID names one"]
@@ -149,7 +151,7 @@ def _prompt_ids(
 def _traced(
     resolved: ResolvedSpec, decoder: Decoder, ids: Sequence[int], options: dict[str, Any], path: Path | None, *, quiet: bool
 ) -> Generation:
-    """Stream the answer, written down where a trace is wanted."""
+    """Stream the answer, and record it if a trace is wanted."""
     if path is None:
         return _stream(decoder, ids, options, quiet=quiet)
     from specdec.trace.files import TraceFile
@@ -178,7 +180,7 @@ def _stream(decoder: Decoder, ids: Sequence[int], options: dict[str, Any], *, qu
 
 
 def _ended_lines(events: Iterator[StreamEvent], *, quiet: bool) -> Iterator[StreamEvent]:
-    """The events; where they break off, the line that was begun is ended before the error is reported."""
+    """The events; if they break off, the current line is ended before the error is reported."""
     begun = False
     try:
         for event in events:

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def exit_code(application: Callable[[], Any]) -> int | str | None:
-    """What the process exits with after `application`, which ends by SystemExit; a last fault of stdout included."""
+    """What the process exits with after `application`, which ends with SystemExit; a last error of stdout included."""
     if sys.stdout is None:
         _say("stdout is closed: there is nowhere to write to")
         return 2
@@ -28,7 +28,7 @@ def exit_code(application: Callable[[], Any]) -> int | str | None:
 
 
 def unwritable(error: OSError) -> int | None:
-    """The exit code for output that cannot be written, and drops the rest of it; None for a fault of another kind.
+    """The exit code for output that cannot be written, and drops the rest of it; None for an error of another kind.
 
     141 quietly where the reader has left, 2 with a message otherwise.
     """

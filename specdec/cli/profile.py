@@ -1,4 +1,4 @@
-"""`profile`: what decoding costs here. `acceptance`: what is accepted.
+"""`profile`: what decoding costs here. `acceptance`: how often drafts are accepted.
 
 What they need is imported when they are called, so that other commands start without it.
 """
@@ -28,13 +28,11 @@ if TYPE_CHECKING:
     from specdec.performance.cost_model import CostModel
 
 Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The YAML file to write.", show_default=False)]
-Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it too: .svg, .png or .pdf.")]
+Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw a figure: .svg, .png or .pdf.")]
 
 Prompts = Annotated[list[Path], typer.Option("--prompts", metavar="FILE", help="JSON lines with questions. Repeatable.")]
-Count = Annotated[int | None, typer.Option(min=1, help="Questions of each file, from its start.")]
-OwnSteps = Annotated[
-    bool, typer.Option("--own-steps", help="Count the strategy's own steps, with its tree and verifier as they are.")
-]
+Count = Annotated[int | None, typer.Option(min=1, help="How many questions of each file, from its start.")]
+OwnSteps = Annotated[bool, typer.Option("--own-steps", help="Count the strategy's own steps, with its own tree and verifier.")]
 
 NOISY = 0.2
 """Spread from which a measurement is said to be noisy."""
@@ -42,7 +40,7 @@ NOISY = 0.2
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command("profile", help="Measure seconds by tree width and context, for search and adaptive trees.")(profile)
+    app.command("profile", help="Measure seconds by tree width and context, for tree search and adaptive trees.")(profile)
     app.command("acceptance", help="Measure how often drafts are accepted, by rank, depth and draft probability.")(acceptance)
 
 
@@ -50,15 +48,17 @@ def register(app: typer.Typer) -> None:
 def profile(
     what: Annotated[str, typer.Argument(metavar="STRATEGY|TARGET", help="A strategy, or a model's name, folder or hub id.")],
     output: Output,
-    max_width: Annotated[int, typer.Option(min=1, max=1024, help="Tokens that are scored at once, at most.")] = 48,
-    context: Annotated[list[int] | None, typer.Option(min=1, help="Cached tokens. Repeatable. [default: 128, 512]")] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Samples of each width; the median counts.")] = 7,
+    max_width: Annotated[int, typer.Option(min=1, max=1024, help="The largest number of tokens scored together.")] = 48,
+    context: Annotated[
+        list[int] | None, typer.Option(min=1, help="Number of cached tokens. Repeatable. [default: 128, 512]")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Samples per width; their median is used.")] = 7,
     target: TargetModel = None,
     trust: TrustRemoteCode = None,
     settings: Settings = None,
     plot: Plot = None,
 ) -> None:
-    """A quiet machine measures best: what else runs is measured too."""
+    """Run it on an idle machine: other programs distort the measurement."""
     from specdec.bench.provenance import provenance
     from specdec.performance.cost_model import write_costs
     from specdec.tree_search.cost_run import CostPlan, default_widths, measure_costs
@@ -137,11 +137,11 @@ def acceptance(
     prompts: Prompts,
     output: Output,
     count: Count = 20,
-    max_new_tokens: Annotated[int, typer.Option(min=2, help="Of each answer.")] = 128,
-    width: Annotated[int, typer.Option(min=1, max=36, help="Ranks that are looked at.")] = 8,
-    depth: Annotated[int, typer.Option(min=1, max=35, help="Levels that are looked at.")] = 8,
+    max_new_tokens: Annotated[int, typer.Option(min=2, help="Maximum number of tokens per answer.")] = 128,
+    width: Annotated[int, typer.Option(min=1, max=36, help="Ranks to follow.")] = 8,
+    depth: Annotated[int, typer.Option(min=1, max=35, help="Levels to follow.")] = 8,
     own_steps: OwnSteps = False,
-    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Key of all draws.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of all random draws.")] = 0,
     target: TargetModel = None,
     trust: TrustRemoteCode = None,
     settings: Settings = None,

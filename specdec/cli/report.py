@@ -14,7 +14,7 @@ from specdec.files.atomic import write_whole
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command("report", help="Make Markdown, CSV and pictures of the results of a benchmark.")(report)
+    app.command("report", help="Turn the results of a benchmark into Markdown, CSV and pictures.")(report)
     app.command("compare", help="Compare two result files: the second against the first.")(compare)
 
 
@@ -22,10 +22,11 @@ def register(app: typer.Typer) -> None:
 def report(
     file: Annotated[Path, typer.Argument(help="Results of `specdec bench`.", show_default=False)],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="[default: the file's name and -report]")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FOLDER", help="Folder to write. [default: the file's name and -report]"),
     ] = None,
     spec_bench: Annotated[
-        bool, typer.Option("--spec-bench", help="Write the answers as Spec-Bench's answer files, too.")
+        bool, typer.Option("--spec-bench", help="Also write the answers as Spec-Bench answer files.")
     ] = False,
     json: Json = False,
 ) -> None:
@@ -73,7 +74,7 @@ def _write_answers(results: Any, folder: Path) -> None:
 @guarded
 def compare(
     before: Annotated[Path, typer.Argument(help="Results of `specdec bench`, or answers of Spec-Bench.", show_default=False)],
-    after: Annotated[Path, typer.Argument(help="The same, of another run.", show_default=False)],
+    after: Annotated[Path, typer.Argument(help="The same from another run.", show_default=False)],
     json: Json = False,
 ) -> None:
     """How many times faster the second is, question by question, and what else differs."""

@@ -10,23 +10,26 @@ from specdec.cli.profile import Output, Plot
 from specdec.cli.terminal import guarded
 from specdec.errors import SpecError
 
-Parameters = Annotated[float, typer.Option(min=1, help="Weights that every token uses, such as 70e9.", show_default=False)]
+Parameters = Annotated[
+    float, typer.Option(min=1, help="Number of weights used for every token, such as 70e9.", show_default=False)
+]
 Bandwidth = Annotated[float, typer.Option(min=1, help="Bytes per second of one device, such as 2.039e12.", show_default=False)]
 Flops = Annotated[float, typer.Option(min=1, help="Operations per second of one device, such as 312e12.", show_default=False)]
 Devices = Annotated[int, typer.Option(min=1, help="Devices that share the weights.")]
-Efficiency = Annotated[float, typer.Option(min=0.01, max=1, help="Share of both peaks that is reached.")]
-ForwardOverhead = Annotated[float, typer.Option(min=0, help="Seconds of a forward beyond that.")]
-BytesPerParameter = Annotated[float, typer.Option(min=0.1, help="2 for 16 bits.")]
-KvBytesPerToken = Annotated[float, typer.Option(min=0, help="Of the cache, all layers.")]
+Efficiency = Annotated[float, typer.Option(min=0.01, max=1, help="Share of both peaks that is reached in practice.")]
+ForwardOverhead = Annotated[float, typer.Option(min=0, help="Additional seconds per forward.")]
+BytesPerParameter = Annotated[float, typer.Option(min=0.1, help="Bytes per weight; 2 for 16 bits.")]
+KvBytesPerToken = Annotated[float, typer.Option(min=0, help="Cache bytes per token, over all layers.")]
 DraftParameters = Annotated[
-    float | None, typer.Option(min=1, help="Weights of the draft model, on one device. [default: drafts cost nothing]")
+    float | None,
+    typer.Option(min=1, help="Number of weights of the draft model, on one device. [default: drafts cost nothing]"),
 ]
-Name = Annotated[str, typer.Option(help="What the machine is called.")]
+Name = Annotated[str, typer.Option(help="Name of the machine.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("roofline", help="Write the costs of another machine, from its bandwidth and arithmetic.")(roofline)
+    app.command("roofline", help="Estimate the costs of another machine from its bandwidth and arithmetic.")(roofline)
 
 
 @guarded
@@ -44,7 +47,7 @@ def roofline(
     name: Name = "a machine by data sheet",
     plot: Plot = None,
 ) -> None:
-    """The slower of reading all weights and doing two operations a weight and token."""
+    """The larger of the time to read all weights and the time for two operations per weight and token."""
     from specdec.performance.cost_model import write_costs
     from specdec.tree_search.pictures import draw_costs
     from specdec.tree_search.roofline import Machine, ModelSize, roofline_costs

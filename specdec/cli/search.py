@@ -33,12 +33,16 @@ def search(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="The tree file to write; none if plain decoding wins.")
     ] = None,
-    nodes: Annotated[int | None, typer.Option(min=1, max=512, help="Drafted nodes at most. [default: as the costs go]")] = None,
-    depth: Annotated[int, typer.Option(min=1, max=64, help="Levels at most.")] = 8,
-    context: Annotated[int | None, typer.Option(min=1, help="Cached tokens. [default: the middle of the costs]")] = None,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, max=512, help="Maximum number of drafted nodes. [default: as far as the costs reach]")
+    ] = None,
+    depth: Annotated[int, typer.Option(min=1, max=64, help="Maximum number of levels.")] = 8,
+    context: Annotated[
+        int | None, typer.Option(min=1, help="Number of cached tokens. [default: the median of the measured ones]")
+    ] = None,
     method: Annotated[Method, typer.Option(help="dynamic: optimal; greedy: best-first; brute: every tree.")] = Method.DYNAMIC,
-    by_rank: Annotated[bool, typer.Option("--by-rank", help="One vector of rates for all depths.")] = False,
-    name: Annotated[str | None, typer.Option(help="Of the tree. [default: the file's name]")] = None,
+    by_rank: Annotated[bool, typer.Option("--by-rank", help="Use one vector of rates for all depths.")] = False,
+    name: Annotated[str | None, typer.Option(help="Name of the tree. [default: the file's name]")] = None,
     json: Json = False,
 ) -> None:
     """Maximise expected tokens / (t(n)/t(1) + drafting); plain decoding is always a candidate."""

@@ -31,18 +31,18 @@ def simulate(
     acceptance: AcceptanceFile,
     cost: CostFile,
     strategy: Annotated[
-        str | None, typer.Argument(help="A strategy with a chain or a fixed tree, to take the shape of.", show_default=False)
+        str | None, typer.Argument(help="A strategy with a chain or a fixed tree, whose shape is used.", show_default=False)
     ] = None,
-    tree: Annotated[str | None, typer.Option(help="A tree's name or .yaml file, in place of a strategy.")] = None,
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="Of a prompt.")] = 128,
-    new_tokens: Annotated[int, typer.Option(min=2, help="Of an answer.")] = 128,
-    answers: Annotated[int, typer.Option(min=2, help="Answers that are played through.")] = 200,
-    by_rank: Annotated[bool, typer.Option("--by-rank", help="One vector of rates for all depths.")] = False,
-    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of the play.")] = 0,
+    tree: Annotated[str | None, typer.Option(help="A tree's name or .yaml file, instead of a strategy.")] = None,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a prompt.")] = 128,
+    new_tokens: Annotated[int, typer.Option(min=2, help="Tokens of an answer.")] = 128,
+    answers: Annotated[int, typer.Option(min=2, help="Number of simulated answers.")] = 200,
+    by_rank: Annotated[bool, typer.Option("--by-rank", help="Use one vector of rates for all depths.")] = False,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of the simulation.")] = 0,
     settings: Settings = None,
     json: Json = False,
 ) -> None:
-    """Three ways side by side: the closed form, Monte Carlo, and the profile's answers replayed where it has them."""
+    """Three methods side by side: the closed form, Monte Carlo, and a replay of the profile's answers if it has them."""
     label, shape = _shape(strategy, tree, settings)
     profile = read_acceptance(acceptance)
     if profile.reached and shape.depth > len(profile.reached):
@@ -70,7 +70,7 @@ def simulate(
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """One tree, predicted in every way that the profile allows."""
+    """One tree, predicted by every method that the profile allows."""
 
     basis: str
     closed: Candidate

@@ -1,4 +1,4 @@
-"""What all commands share: faults without tracebacks, JSON, tables, and the options that repeat."""
+"""What all commands share: errors without tracebacks, JSON, tables, and the options that repeat."""
 
 import json
 import math
@@ -38,13 +38,13 @@ Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key, such as tree.nodes=24. Repeatable.")
 ]
 TargetModel = Annotated[
-    str | None, typer.Option("--target", metavar="PATH", help="A model folder or hub id in place of the spec's target.")
+    str | None, typer.Option("--target", metavar="PATH", help="A model folder or hub id instead of the strategy's target.")
 ]
 TrustRemoteCode = Annotated[
     bool | None,
     typer.Option(
         "--trust-remote-code",
-        help="Run code that a model's repository brings; a spec cannot consent to it. [default: SPECDEC_TRUST_REMOTE_CODE]",
+        help="Run code from a model's repository; a YAML file cannot allow it. [default: SPECDEC_TRUST_REMOTE_CODE]",
         show_default=False,
     ),
 ]
@@ -60,9 +60,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def guarded(command: Callable[P, R]) -> Callable[P, R]:
-    """The command with its faults as one message on stderr and exit 2; an interrupt exits 130, a closed pipe 141 quietly.
+    """The command with its errors as one message on stderr and exit 2; an interrupt exits 130, a closed pipe 141 quietly.
 
-    SPECDEC_DEBUG=1 shows where a fault was raised.
+    SPECDEC_DEBUG=1 shows where an error was raised.
     """
 
     @wraps(command)

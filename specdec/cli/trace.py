@@ -11,7 +11,7 @@ from specdec.errors import SpecError
 from specdec.files.atomic import write_whole
 from specdec.files.paths import is_same
 
-traces = typer.Typer(help="Look at traces of `specdec generate --trace`.", no_args_is_help=True, rich_markup_mode=None)
+traces = typer.Typer(help="Inspect traces of `specdec generate --trace`.", no_args_is_help=True, rich_markup_mode=None)
 
 
 def register(app: typer.Typer) -> None:
@@ -21,19 +21,19 @@ def register(app: typer.Typer) -> None:
 
 @traces.callback()
 def _group() -> None:
-    """Look at traces of `specdec generate --trace`."""
+    """Inspect traces of `specdec generate --trace`."""
 
 
-@traces.command("show", help="Make an HTML page that steps through a trace; it opens in any browser and needs nothing else.")
+@traces.command("show", help="Make a self-contained HTML page that steps through a trace.")
 @guarded
 def show(
     file: Annotated[Path, typer.Argument(help="A trace.", show_default=False)],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="PAGE", help="[default: the trace's name and .html]")
+        Path | None, typer.Option("--output", "-o", metavar="PAGE", help="Page to write. [default: the trace's name and .html]")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Write the page; --json prints what is in it instead."""
+    """Write the page; --json prints its contents instead."""
     from specdec.trace.files import read_trace
     from specdec.trace.page import page, page_data
 

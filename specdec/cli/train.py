@@ -1,4 +1,4 @@
-"""`train`: a draft head from a training spec. `data invent` and `data distill`: questions and answers by the target itself.
+"""`train`: a draft head from a training spec. `data invent` and `data distill`: questions and answers from the target itself.
 
 What they need is imported when they are called, so that other commands start without it.
 """
@@ -33,7 +33,7 @@ Decoding = Annotated[str, typer.Option("--strategy", help="How to decode; a fast
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command("train", help="Train a draft head, or resume a run that was stopped.")(train)
-    data = typer.Typer(help="Data to train on.", no_args_is_help=True, rich_markup_mode=None)
+    data = typer.Typer(help="Make training data.", no_args_is_help=True, rich_markup_mode=None)
     data.command("distill", help="Let the target answer questions, for a head to learn from.")(answer)
     data.command("invent", help="Let the target make up questions, to be answered by `data distill`.")(ask)
     app.add_typer(data, name="data")
@@ -45,7 +45,7 @@ def train(
     settings: Settings = None,
     trust: TrustRemoteCode = None,
 ) -> None:
-    """The run's folder gets log.jsonl, checkpoint.pt and the head that was best on held-out answers."""
+    """Writes log.jsonl, checkpoint.pt and the head that was best on held-out answers into the run's folder."""
     from specdec.training.reading import read_training_spec
     from specdec.training.run import claim_output, log_to, trainer
 
@@ -72,7 +72,7 @@ def train(
 
 
 def _line(record: dict[str, Any]) -> str | None:
-    """What a person wants to see of a log record; None: nothing."""
+    """The line that is printed for a log record; None if there is none."""
     if "features_missing" in record:
         missing = record["features_missing"]
         time = "" if missing["seconds"] is None else f", about {missing['seconds'] / 60:.0f} minutes"
@@ -91,14 +91,14 @@ def _line(record: dict[str, Any]) -> str | None:
 
 @guarded
 def answer(
-    questions: Annotated[Path, typer.Argument(help="JSON lines with questions; answers in it are not looked at.")],
-    output: Annotated[Path, typer.Argument(help="JSON lines to write; a file that is there is resumed.")],
+    questions: Annotated[Path, typer.Argument(help="JSON lines with questions; answers in them are ignored.")],
+    output: Annotated[Path, typer.Argument(help="JSON lines to write; an existing file is resumed.")],
     target: TargetModel = None,
     trust: TrustRemoteCode = None,
     strategy: Decoding = "plain",
     temperature: Annotated[float, typer.Option(min=0.0)] = 0.0,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Of an answer.")] = 256,
-    batch: Annotated[int, typer.Option(min=1, help="Questions at once.")] = 32,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of tokens per answer.")] = 256,
+    batch: Annotated[int, typer.Option(min=1, help="Questions decoded together.")] = 32,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     template_arg: TemplateArguments = None,
 ) -> None:
@@ -134,16 +134,18 @@ def answer(
 
 @guarded
 def ask(
-    count: Annotated[int, typer.Argument(min=1, help="Questions wanted.", show_default=False)],
-    output: Annotated[Path, typer.Argument(help="JSON lines to write; a file that is there is resumed.")],
+    count: Annotated[int, typer.Argument(min=1, help="Number of questions.", show_default=False)],
+    output: Annotated[Path, typer.Argument(help="JSON lines to write; an existing file is resumed.")],
     target: TargetModel = None,
     trust: TrustRemoteCode = None,
     strategy: Decoding = "plain",
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Of a question; longer ones are left out.")] = 128,
-    batch: Annotated[int, typer.Option(min=1, help="Questions at once.")] = 32,
+    max_new_tokens: Annotated[
+        int, typer.Option(min=1, help="Maximum number of tokens per question; longer ones are left out.")
+    ] = 128,
+    batch: Annotated[int, typer.Option(min=1, help="Questions decoded together.")] = 32,
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
-    """Drawn at temperature 1 from the start of a user's turn, whatever the target was taught to be asked (Magpie)."""
+    """Samples questions at temperature 1 from the start of a user's turn, as in Magpie."""
     from specdec.training.synthetic_prompts import invent
 
     decoder, done = load(strategy, target=target, trust_remote_code=trust), 0

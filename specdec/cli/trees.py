@@ -16,7 +16,7 @@ from specdec.tree_search.formats import TreeFormat, guess_format, read_foreign, 
 from specdec.trees.tree_file import TreeFile, read_tree
 from specdec.trees.tree_shape import RankPath
 
-trees = typer.Typer(help="Look at tree shapes, convert them, and search them.", no_args_is_help=True, rich_markup_mode=None)
+trees = typer.Typer(help="Show, convert and search tree shapes.", no_args_is_help=True, rich_markup_mode=None)
 
 ShownTree = Annotated[str, typer.Argument(help="A shipped tree's name, or a path to a .yaml file.", show_default=False)]
 
@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
 
 @trees.callback()
 def _group() -> None:
-    """Look at tree shapes, convert them, and search them."""
+    """Show, convert and search tree shapes."""
 
 
 @trees.command("show", help="Draw a tree shape: ranks, depth, node counts.")
@@ -37,7 +37,7 @@ def _group() -> None:
 def show(
     tree: ShownTree,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Draw it into an .svg, .png or .pdf file.")
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Draw it to an .svg, .png or .pdf file.")
     ] = None,
     acceptance: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Shade nodes by how often this profile reaches them (with --output).")
@@ -88,10 +88,10 @@ def convert(
     tree: Annotated[str, typer.Argument(help="A shipped tree's name, or a file.", show_default=False)],
     output: Annotated[Path, typer.Argument(help="The file to write.", show_default=False)],
     source_format: Annotated[
-        TreeFormat | None, typer.Option("--from", help="Format of the source. [default: by its ending and content]")
+        TreeFormat | None, typer.Option("--from", help="Format of the source. [default: by its extension and content]")
     ] = None,
     output_format: Annotated[
-        TreeFormat | None, typer.Option("--to", help="Format to write. [default: by the ending; .json: choices]")
+        TreeFormat | None, typer.Option("--to", help="Format to write. [default: by the extension; .json: choices]")
     ] = None,
     variable: Annotated[
         str | None, typer.Option(help="Name of the list in a Python file with several. [default: the first]")

@@ -1,4 +1,4 @@
-"""`verify`: is a decoder lossless? Four levels of proof, each with a verdict of its own.
+"""`verify`: is a decoder lossless? Four levels of proof, each with its own verdict.
 
 What they need is imported when they are run, so that other commands start without it.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("verify", help="Prove that a strategy, or any decoder, follows its target; a verdict for each level.")(verify)
+    app.command("verify", help="Prove that a strategy, or any decoder, follows its target; one verdict per level.")(verify)
 
 
 @guarded
@@ -83,7 +83,7 @@ def verify(
 
 
 def _raise_faults(found: "Verification") -> None:
-    """Say what kept levels from running, each fault once with its levels. Raises SpecdecError for the first."""
+    """Report what kept levels from running, each error once with its levels. Raises SpecdecError for the first."""
     said = [f"{levels}: {words}" for levels, words in found.fault_words.items()]
     for words in said[1:]:
         fail(words)

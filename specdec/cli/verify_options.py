@@ -24,27 +24,29 @@ DEFAULTS = ", ".join(f"{level.value} {seconds:g}" for level, seconds in SECONDS.
 Strategy = Annotated[
     str | None, typer.Argument(help="A shipped strategy's name, or a path to a .yaml file.", show_default=False)
 ]
-WhichLevel = Annotated[WantedLevel, typer.Option(help="Which proof.")]
+WhichLevel = Annotated[WantedLevel, typer.Option(help="Which levels to prove.")]
 Target = Annotated[
     str | None,
-    typer.Option("--target", "--model", metavar="PATH", help="A model folder or hub id in place of the spec's target."),
+    typer.Option("--target", "--model", metavar="PATH", help="A model folder or hub id instead of the strategy's target."),
 ]
 Budget = Annotated[
     float | None,
-    typer.Option(min=0.1, metavar="SECONDS", help="Size of the proof; of all levels together.", show_default=DEFAULTS),
+    typer.Option(min=0.1, metavar="SECONDS", help="Size of the proof, for all levels together.", show_default=DEFAULTS),
 ]
 Report = Annotated[Path | None, typer.Option(metavar="DIR", help="Write report.json, report.md and report.png.")]
-Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of the runtime, bitwise and sampled levels.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of the runtime, bitwise and sampled levels.")]
 Function = Annotated[
     str | None,
-    typer.Option("--callable", metavar="MODULE:FUNCTION", help="Test (prompt ids, n, seed) -> new ids in place of a strategy."),
+    typer.Option(
+        "--callable", metavar="MODULE:FUNCTION", help="Test a function (prompt ids, n, seed) -> new ids instead of a strategy."
+    ),
 ]
 Vocab = Annotated[
-    int | None, typer.Option(min=2, max=16, help="Tokens of all stand-in models (exact).", show_default="4, 2 and 12")
+    int | None, typer.Option(min=2, max=16, help="Vocabulary of the stand-in models (exact).", show_default="4, 2 and 12")
 ]
 Depth = Annotated[
-    int | None, typer.Option(min=1, max=64, help="Levels of a draft that are enumerated (exact).", show_default="all that fit")
+    int | None, typer.Option(min=1, max=64, help="Levels of a draft to enumerate (exact).", show_default="all that fit")
 ]
 Models = Annotated[
-    int | None, typer.Option(min=1, max=100, help="Stand-in models of a size (exact).", show_default="8 or fewer")
+    int | None, typer.Option(min=1, max=100, help="Stand-in models per size (exact).", show_default="8 or fewer")
 ]
