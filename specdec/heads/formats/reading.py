@@ -30,23 +30,21 @@ def read_head(
 ) -> HeadCheckpoint:
     """The head in `folder`, for inference.
 
+    Embeddings are the target's where the file has none; so is the LM head of an EAGLE-1 head that does not own one.
+
     Args:
-        folder: Where its config.json and its weights lie.
+        folder: Where its config.json and its weights are.
         config_file: Its config.json, where that has been read already.
         layers: As in `head_config`.
         dtype: None keeps the file's.
         device: None: the CPU.
 
-    Embeddings are the target's where the file has none; so is the LM head of an EAGLE-1 head that does not own one.
-    Raises CheckpointError for anything else that is missing, superfluous or misshapen, with all names.
+    Raises:
+        CheckpointError: For anything else that is missing, superfluous or misshapen, with all names.
     """
     file = read_config(folder) if config_file is None else config_file
     config = head_config(file, layers)
-    tensors = _read_tensors(folder)
-    if config.kind == "eagle" and "fc.weight" not in tensors:
-        raise CheckpointError(f"{folder}: not an EAGLE head: its weights have no fc.weight")
-    if config.kind == "eagle3":
-        tensors = {_renamed(name): tensor for name, tensor in tensors.items()}
+    tensors = _named_tensors(folder, config)
     _check_numbers(folder, {name: tensor for name, tensor in tensors.items() if name not in MAPS})
     maps = {name: tensors.pop(name) for name in MAPS if name in tensors}
     cast = {name: tensor.to(device=device, dtype=dtype or tensor.dtype) for name, tensor in tensors.items()}
@@ -55,12 +53,16 @@ def read_head(
     _check_shared(folder, config, embedding, lm_head)
     head = _assembled(folder, config, cast)
     draft_ids = _draft_ids(folder, config, maps, published=file.is_published)
-    return HeadCheckpoint(
-        head,
-        None if draft_ids is None else draft_ids.to(device),
-        embedding,
-        lm_head if head.lm_head is None else head.lm_head.weight,
-    )
+    lm_head = lm_head if head.lm_head is None else head.lm_head.weight
+    return HeadCheckpoint(head, None if draft_ids is None else draft_ids.to(device), embedding, lm_head)
+
+
+def _named_tensors(folder: Path, config: HeadConfig) -> dict[str, Tensor]:
+    """The tensors by the names that heads have here."""
+    tensors = _read_tensors(folder)
+    if config.kind == "eagle" and "fc.weight" not in tensors:
+        raise CheckpointError(f"{folder}: not an EAGLE head: its weights have no fc.weight")
+    return {_renamed(name): tensor for name, tensor in tensors.items()} if config.kind == "eagle3" else tensors
 
 
 def _read_tensors(folder: Path) -> dict[str, Tensor]:
