@@ -1,8 +1,9 @@
 """Answers for training, given by the target itself."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,8 @@ def distill(
     context, or that the chat template refuses, is left out and handed to `on_skip`. An answer's text has its special tokens, so
     that it encodes back to what was said; only the stop token at its end is left out.
 
+    Where a question fails, the answers before it are written before the error is raised.
+
     Resumes where an earlier call with the same questions, plan and target was stopped: a line cut short is dropped. Raises
     SpecError for a file that holds anything else, which is left as it is.
     """
@@ -97,14 +100,33 @@ def distill(
         for start in range(done, len(questions), plan.batch * QUEUE):
             some = range(start, min(start + plan.batch * QUEUE, len(questions)))
             asked = {number: request for number in some if (request := _askable(decoder, questions, plan, number, on_skip))}
-            answers = decoder.generate([*asked.values()], batch_size=plan.batch)
-            records = []
-            for number, answer in zip(asked, answers, strict=True):
-                said = {"role": "assistant", "content": _said(decoder.target, answer)}
-                record = {"messages": [*questions[number], said], **plan.settings(number)}
-                records.append({**record, "finish": answer.finish_reason, "target": target})
-            append_lines(path, records, only_ascii=True)
+            try:
+                answers = decoder.generate([*asked.values()], batch_size=plan.batch)
+            except SpecdecError as error:
+                first = list(takewhile(lambda answer: answer is not None, error.finished))
+                append_lines(path, _records(decoder.target, questions, plan, target, asked, first), only_ascii=True)
+                if len(first) < len(error.finished):
+                    error.args = (f"question {[*asked][len(first)] + 1}, up to which answers are kept: {error}",)
+                raise
+            append_lines(path, _records(decoder.target, questions, plan, target, asked, answers), only_ascii=True)
             yield some.stop
+
+
+def _records(
+    target: Target,
+    questions: Sequence[Messages],
+    plan: DistillPlan,
+    name: str,
+    numbers: Iterable[int],
+    answers: Sequence[Generation],
+) -> list[dict[str, Any]]:
+    """Lines of the first answers to questions of these numbers."""
+    records = []
+    for number, answer in zip(numbers, answers, strict=False):
+        said = {"role": "assistant", "content": _said(target, answer)}
+        record = {"messages": [*questions[number], said], **plan.settings(number)}
+        records.append({**record, "finish": answer.finish_reason, "target": name})
+    return records
 
 
 def _askable(

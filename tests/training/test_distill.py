@@ -6,7 +6,7 @@ from marked_letters import MarkedLetters
 from typer.testing import CliRunner
 
 from specdec.cli import app
-from specdec.errors import SpecError
+from specdec.errors import NumericsError, SpecError
 from specdec.interfaces.target_identity import same_target, target_name
 from specdec.training.distill import DistillPlan, distill, questions_of
 
@@ -50,6 +50,29 @@ def test_a_call_that_was_stopped_goes_on_to_the_same_file(decoder, tmp_path, cut
         part.write_text(part.read_text()[:-cut])
     list(distill(decoder, QUESTIONS, PLAN, part))
     assert part.read_text() == whole.read_text()
+
+
+def test_a_question_that_fails_is_named_and_the_answers_before_it_are_kept(compose, table, watched, chain_of, digits, tmp_path):
+    class Poisoned(watched):
+        is_sick = True
+
+        def prefill(self, prompts, features):
+            prefilled = self.inner.prefill(prompts, features)
+            sick = self.codec.chat(QUESTIONS[6])
+            scored = [
+                replace(one, logits=one.logits * float("nan")) if self.is_sick and list(prompt) == sick else one
+                for one, prompt in zip(prefilled.scored, prompts, strict=True)
+            ]
+            return replace(prefilled, scored=tuple(scored))
+
+    target, path = Poisoned(table(seed=3), digits()), tmp_path / "own.jsonl"
+    decoder = compose(target, chain_of(2))
+    with pytest.raises(NumericsError, match=r"^question 7, up to which answers are kept: prompts\[2\], first token: row 0"):
+        list(distill(decoder, QUESTIONS, PLAN, path))
+    assert [line["messages"][:-1] for line in lines(path)] == QUESTIONS[:6]
+    target.is_sick = False
+    assert list(distill(decoder, QUESTIONS, PLAN, path)) == [10, 11]
+    assert [line["messages"][:-1] for line in lines(path)] == QUESTIONS
 
 
 def test_each_question_is_asked_once_in_order():
