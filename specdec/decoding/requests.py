@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 from specdec.decoding.prompt_forms import as_prompt, as_prompts, is_list
@@ -15,10 +15,13 @@ from specdec.sampling.params import SamplingParams
 
 Conversation = Sequence[Mapping[str, str]]
 
+MAX_SHOWN = 80
+"""Characters of a prompt that a request shows."""
+
 ControlTokens = Literal["allow", "refuse", "escape"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Request:
     """One prompt and how it is to be answered.
 
@@ -53,6 +56,16 @@ class Request:
     continue_final_message: bool = False
     control_tokens: ControlTokens = "allow"
     skip_special_tokens: bool = True
+
+    def __repr__(self) -> str:
+        """The prompt, cut where it is long, and what is asked beyond the defaults."""
+        prompt = repr(self.prompt)
+        shown = [prompt if len(prompt) <= MAX_SHOWN else f"{prompt[:MAX_SHOWN]}..."]
+        for own in fields(self)[1:]:
+            default = {} if own.default is MISSING else own.default
+            if (value := getattr(self, own.name)) != default:
+                shown.append(f"{own.name}={value!r}")
+        return f"Request({', '.join(shown)})"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prompt", as_prompt(self.prompt))

@@ -161,6 +161,12 @@ def test_rows_of_a_tensor_and_of_an_encoding_are_prompts(compose, table, chain_o
     assert events[-1].generation.prompt_tokens == (0, 1)
 
 
+def test_a_request_shows_its_prompt_and_what_is_asked_beyond_the_defaults():
+    assert repr(Request("ab")) == "Request('ab')"
+    assert repr(Request([1], seed=3, stop="x", n=2)) == "Request([1], seed=3, stop=('x',), n=2)"
+    assert len(repr(Request("a" * 5000))) < 100
+
+
 def test_one_stop_text_may_stand_alone(compose, table, chain_of):
     decoder = compose(table(8), chain_of(2))
     alone, listed = (decoder.generate("ab", stop=stop, max_new_tokens=6)[0].tokens for stop in ("e", ["e"]))
