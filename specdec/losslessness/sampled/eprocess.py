@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from scipy.special import logsumexp
 
 from specdec.losslessness.levels import Curve
 from specdec.losslessness.sampled.statistics import Floats
@@ -60,8 +61,5 @@ class EProcess:
 
 
 def _log_mean(values: Floats) -> Floats:
-    top = values.max(1)
-    usable = np.where(np.isfinite(top), top, 0.0)
-    with np.errstate(divide="ignore"):
-        result: Floats = usable + np.log(np.exp(values - usable[:, None]).mean(1))
+    result: Floats = logsumexp(values, axis=1) - math.log(values.shape[1])
     return result
