@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from specdec.cli import generate_options as flags
 from specdec.cli.comparison import Comparison, compare
-from specdec.cli.generate_options import Chat, ControlTokens, Seed, StopIds, Temperature, TopK, TopP, TraceTo
 from specdec.cli.terminal import (
     Json,
     Settings,
@@ -20,6 +20,7 @@ from specdec.cli.terminal import (
     fail,
     guarded,
     print_json,
+    print_notes,
     template_arguments,
 )
 from specdec.compose import build, resolve
@@ -49,52 +50,52 @@ def register(app: typer.Typer) -> None:
 @guarded
 def generate(
     strategy: Strategy,
-    prompt: Annotated[
-        str | None, typer.Argument(help="The prompt; read from stdin if '-' or absent.", show_default=False)
-    ] = None,
+    prompt: flags.Prompt = None,
     prompt_file: Annotated[Path | None, typer.Option(help="Read the prompt from a file.")] = None,
-    chat: Chat = None,
+    chat: flags.Chat = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of new tokens.")] = 128,
     target: TargetModel = None,
     trust: TrustRemoteCode = None,
     settings: Settings = None,
-    temperature: Temperature = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    seed: Seed = None,
+    temperature: flags.Temperature = None,
+    top_k: flags.TopK = None,
+    top_p: flags.TopP = None,
+    seed: flags.Seed = None,
     template_arg: TemplateArguments = None,
-    control_tokens: ControlTokens = "allow",
-    keep_special_tokens: Annotated[bool, typer.Option(help="Also show the answer's special tokens.")] = False,
-    stop_ids: StopIds = None,
-    against_plain: Annotated[bool, typer.Option("--compare", help="Also run plain decoding, and print the speed-up.")] = False,
-    trace: TraceTo = None,
+    control_tokens: flags.ControlTokens = "allow",
+    keep_special_tokens: flags.KeepSpecialTokens = False,
+    stop_ids: flags.StopIds = None,
+    against_plain: flags.AgainstPlain = False,
+    trace: flags.TraceTo = None,
     json: Json = False,
 ) -> None:
     """Answer a prompt with a strategy, as the first request of a decoder in Python is answered."""
     text, arguments = _prompt_text(prompt, prompt_file), template_arguments(template_arg)
     catalog = load_catalog(trust_remote_code=trust)
-    flags = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    given = [f"sampling.{name}={value}" for name, value in flags.items() if value is not None]
-    resolved = resolve(strategy, catalog, settings=[*(settings or ()), *given], target=target)
+    sampling = flags.sampling_settings(temperature=temperature, top_k=top_k, top_p=top_p)
+    resolved = resolve(strategy, catalog, settings=[*(settings or ()), *sampling], target=target)
     with redirect_stdout(sys.stderr) if json else nullcontext():
         decoder = build(resolved, catalog)
         ids = _prompt_ids(decoder.target.codec, text, chat=chat, arguments=arguments, control_tokens=control_tokens)
         key = request_key(resolved.spec.sampling.seed, 0) if seed is None else seed
-        options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "seed": key, "stop_ids": tuple(stop_ids or ())}
-        options["skip_special_tokens"] = not keep_special_tokens
+        options = flags.request_options(max_new_tokens, key, stop_ids, keep_special_tokens=keep_special_tokens)
         if against_plain:
             decoder.generate([ids], max_new_tokens=min(8, max_new_tokens))
         generation = _traced(resolved, decoder, ids, options, trace, quiet=json)
         comparison = compare(decoder, generation, catalog, ids, options) if against_plain and generation.tokens else None
-    if generation.finish_reason == "length" and len(generation.tokens) < max_new_tokens:
-        fail(_cut_short(decoder, generation))
+    _warn_of_cut(decoder, generation, max_new_tokens)
     if json:
         print_json(_report(resolved, decoder, generation, comparison))
-        return
-    if generation.tokens:
-        typer.secho(_summary(decoder, generation), dim=True)
-    for line in _endless(decoder, generation, stop_ids) if comparison is None else comparison.lines():
-        typer.secho(line, dim=True)
+    else:
+        print_notes(_notes(decoder, generation, comparison, stop_ids))
+
+
+def _notes(
+    decoder: Decoder, generation: Generation, comparison: Comparison | None, stop_ids: Sequence[int] | None
+) -> list[str]:
+    """What stands below an answer."""
+    lines = _endless(decoder, generation, stop_ids) if comparison is None else comparison.lines()
+    return [_summary(decoder, generation), *lines] if generation.tokens else [*lines]
 
 
 def _endless(decoder: Decoder, generation: Generation, stop_ids: Sequence[int] | None) -> list[str]:
@@ -104,11 +105,15 @@ def _endless(decoder: Decoder, generation: Generation, stop_ids: Sequence[int] |
     return ["no token of this model is known to end an answer; --stop-id ID names one"]
 
 
-def _cut_short(decoder: Decoder, generation: Generation) -> str:
+def _warn_of_cut(decoder: Decoder, generation: Generation, max_new_tokens: int) -> None:
+    """Say so where the context ended the answer."""
+    if generation.finish_reason != "length" or len(generation.tokens) == max_new_tokens:
+        return
     context = f"the context of {decoder.target.facts.context}"
     if not generation.tokens:
-        return f"the prompt fills {context}: there is no room for an answer"
-    return f"{context} ended it after {len(generation.tokens)} tokens"
+        fail(f"the prompt fills {context}: there is no room for an answer")
+    else:
+        fail(f"{context} ended it after {len(generation.tokens)} tokens")
 
 
 def _prompt_text(prompt: str | None, prompt_file: Path | None) -> str:

@@ -1,10 +1,12 @@
-"""Options of `specdec generate`."""
+"""Options of `specdec generate`, and what they stand for in the spec and the request."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+Prompt = Annotated[str | None, typer.Argument(help="The prompt; read from stdin if '-' or absent.", show_default=False)]
 Chat = Annotated[bool | None, typer.Option("--chat/--raw", help="Use the chat template, or not. [default: where there is one]")]
 Seed = Annotated[
     int | None, typer.Option(min=0, max=2**63 - 1, help="Seed of all random draws. [default: from the strategy's]")
@@ -26,3 +28,18 @@ StopIds = Annotated[
     list[int] | None,
     typer.Option("--stop-id", metavar="ID", min=0, help="A token that ends the answer, besides the model's own. Repeatable."),
 ]
+KeepSpecialTokens = Annotated[bool, typer.Option(help="Also show the answer's special tokens.")]
+AgainstPlain = Annotated[bool, typer.Option("--compare", help="Also run plain decoding, and print the speed-up.")]
+
+
+def sampling_settings(**given: float | None) -> list[str]:
+    """The settings of a spec that the options of sampling stand for, of those that are given."""
+    return [f"sampling.{name}={value}" for name, value in given.items() if value is not None]
+
+
+def request_options(
+    max_new_tokens: int, seed: int, stop_ids: Sequence[int] | None, *, keep_special_tokens: bool
+) -> dict[str, Any]:
+    """The options as those of a request."""
+    stop = tuple(stop_ids or ())
+    return {"max_new_tokens": max_new_tokens, "seed": seed, "stop_ids": stop, "skip_special_tokens": not keep_special_tokens}

@@ -61,7 +61,10 @@ def search(
         print_json(_report(found, costs, at, written))
         return
     print_table(f"{profile.source}; {costs.source}; context {at}", HEADINGS, [_row(c, costs, at) for c in found.by_size])
-    best = found.best
+    _print_best(found.best, written)
+
+
+def _print_best(best: Candidate, written: Path | None) -> None:
     if not best.shape.num_nodes:
         typer.echo("nothing beats plain decoding here: no tree is written")
         return

@@ -151,6 +151,12 @@ def _finite(value: Any) -> Any:
     return value
 
 
+def print_notes(lines: Iterable[str]) -> None:
+    """Lines about what was printed, dim, below it."""
+    for line in lines:
+        typer.secho(line, dim=True)
+
+
 def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """A table on stdout, as wide as the terminal or COLUMNS; whole lines where there is neither."""
     console = Console(markup=False, highlight=False)

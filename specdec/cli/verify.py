@@ -6,6 +6,7 @@ What they need is imported when they are run, so that other commands start witho
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import isfinite
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -57,14 +58,11 @@ def verify(
     """
     from specdec.losslessness.suite import Wanted, verify_strategy
 
-    if (strategy is None) == (function is None):
-        raise SpecError("verify: name a strategy, or a function with --callable; one of them")
+    _check_one_named(strategy, function)
     _check_sizes(level, budget, {"vocab": vocab, "depth": depth, "models": models}, by_callable=function is not None)
     catalog = load_catalog(trust_remote_code=trust)
     resolved = resolve(strategy or "plain", catalog, settings=settings, target=target)
-    if report is not None:
-        hold(exclusive(report, folder=True))
-    folder = None if report is None else report_folder(report)
+    folder = None if report is None else _held_folder(report)
     name = resolved.spec.name if function is None else function
     with _progress(name) as progress:
         if function is not None:
@@ -74,12 +72,28 @@ def verify(
             found = verify_strategy(resolved, catalog, Wanted(levels, budget, seed, vocab, depth, models), progress)
     _print(name, resolved, found, seed, level, json=json)
     if folder is not None:
-        data = report_data(name, resolved.plain(), found.results, seed, found.fault_words)
-        for file in write_report(folder, data, found.results):
-            typer.echo(f"written: {file}", err=json)
+        _write_report(folder, name, resolved, found, seed, json=json)
     _raise_faults(found)
     if code := exit_code(found.results):
         raise typer.Exit(code)
+
+
+def _check_one_named(strategy: str | None, function: str | None) -> None:
+    if (strategy is None) == (function is None):
+        raise SpecError("verify: name a strategy, or a function with --callable; one of them")
+
+
+def _held_folder(report: Path) -> Path:
+    """The report's folder, which no other command may write to until this one ends."""
+    hold(exclusive(report, folder=True))
+    return report_folder(report)
+
+
+def _write_report(folder: Path, name: str, resolved: ResolvedSpec, found: "Verification", seed: int, *, json: bool) -> None:
+    """The report's files, each named when it is written; on stderr, where stdout holds JSON."""
+    data = report_data(name, resolved.plain(), found.results, seed, found.fault_words)
+    for file in write_report(folder, data, found.results):
+        typer.echo(f"written: {file}", err=json)
 
 
 def _raise_faults(found: "Verification") -> None:

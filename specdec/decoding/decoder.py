@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from specdec.decoding.batching import BatchScheduler, DecodeBatch
 from specdec.decoding.callbacks import StepCallback, StepInfo
@@ -15,11 +15,11 @@ from specdec.decoding.contract_checks import checked_verdict
 from specdec.decoding.drafting import DraftRunner
 from specdec.decoding.requests import Request, check_batch_size, requests_of
 from specdec.decoding.sequence import Sequence, open_sequences
+from specdec.decoding.step_outcome import Outcome, commit, step_record
 from specdec.errors import SpecdecError, SpecError
 from specdec.interfaces.part_guard import PartGuard
 from specdec.interfaces.parts import Drafter, DraftSession, Target, TargetState, TreeBuilder, Verifier
-from specdec.interfaces.results import PHASES, Committed, Generation, Scored, StepRecord, Verdict
-from specdec.sampling.logits_warper import TargetProbs
+from specdec.interfaces.results import PHASES, Generation, Scored, StepRecord
 from specdec.sampling.params import SamplingParams
 from specdec.sampling.rng import RequestRng, seeded
 from specdec.trees.draft_tree import DraftTree
@@ -40,10 +40,6 @@ class StreamEvent:
     pieces: tuple[tuple[str, int], ...]
     record: StepRecord | None
     generation: Generation | None
-
-
-_Outcome: TypeAlias = tuple[Verdict, TargetProbs]
-"""What the verifier said of a tree, and the probabilities that it read."""
 
 
 class Decoder:
@@ -190,7 +186,7 @@ class Decoder:
         verified = [batch.attempt(sequence, partial(self._verify, sequence, tree, s)) for sequence, tree, s in triples]
         clock.append(time.perf_counter())
         committed = [
-            None if outcome is None else batch.attempt(sequence, partial(_commit, sequence, tree, outcome[0], s))
+            None if outcome is None else batch.attempt(sequence, partial(commit, sequence, tree, outcome[0], s))
             for (sequence, tree, s), outcome in zip(triples, verified, strict=True)
         ]
         live = [i for i, sequence in enumerate(batch.sequences) if sequence.is_live]
@@ -205,7 +201,7 @@ class Decoder:
         clock.append(time.perf_counter())
         seconds = {phase: after - before for phase, (before, after) in zip(PHASES, itertools.pairwise(clock), strict=True)}
         records = [
-            self._recorded(batch, sequence, tree, outcome, _record(tree, outcome, done, len(triples), seconds))
+            self._recorded(batch, sequence, tree, outcome, step_record(tree, outcome, done, len(triples), seconds))
             for (sequence, tree, _), outcome, done in zip(triples, verified, committed, strict=True)
             if outcome is not None and done is not None
         ]
@@ -213,7 +209,7 @@ class Decoder:
         return records
 
     def _recorded(
-        self, batch: DecodeBatch, sequence: Sequence, tree: DraftTree, outcome: _Outcome, record: StepRecord
+        self, batch: DecodeBatch, sequence: Sequence, tree: DraftTree, outcome: Outcome, record: StepRecord
     ) -> StepRecord:
         sequence.record(record)
         if self._on_step is not None:
@@ -223,7 +219,7 @@ class Decoder:
             batch.step_callback(StepInfo(sequence.number, tree, *outcome, record, texts))
         return record
 
-    def _verify(self, sequence: Sequence, tree: DraftTree, scored: Scored) -> _Outcome:
+    def _verify(self, sequence: Sequence, tree: DraftTree, scored: Scored) -> Outcome:
         p = sequence.warper.target_probs(scored.logits, sequence.tokens, tree)
         with self._verifying:
             verdict = self.verifier.verify(tree, p, sequence.rng.target)
@@ -240,29 +236,3 @@ class Decoder:
 
     def _generation(self, sequence: Sequence) -> Generation:
         return sequence.generation(self.verifier.declaration.guarantee)
-
-
-def _commit(sequence: Sequence, tree: DraftTree, verdict: Verdict, scored: Scored) -> Committed:
-    nodes = (0, *verdict.path)
-    tokens = [*(tree.tokens[n] for n in verdict.path), verdict.next_token]
-    taken = sequence.emit(tokens, [scored.logits[n] for n in nodes] if sequence.wants_logprobs else [])
-    return Committed(tuple(tokens[:taken]), nodes[:taken], scored.hidden.rows(list(nodes[:taken])), tree)
-
-
-def _record(tree: DraftTree, outcome: _Outcome, done: Committed, batch_size: int, seconds: dict[str, float]) -> StepRecord:
-    emitted, (verdict, p) = len(done.tokens), outcome
-    accepted = min(len(verdict.path), emitted)
-    tested = len(verdict.path) + (not verdict.all_accepted)
-    origins = [tree.source[n] if tree.source else 0 for n in verdict.path]
-    return StepRecord(
-        drafted=tree.num_drafted,
-        depth=tree.max_depth,
-        tested=min(tested, emitted),
-        accepted=accepted,
-        committed=emitted,
-        emitted=done.tokens,
-        sources=tuple([*origins, -1][:emitted]),
-        batch_size=batch_size,
-        seconds=seconds,
-        fallbacks=p.fallbacks,
-    )

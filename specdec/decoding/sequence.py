@@ -143,13 +143,10 @@ def open_sequences(
     for place, (request, (prompt, limit, options)) in enumerate(zip(requests, prepared, strict=True)):
         number = next(numbers)
         own = request.seed if request.seed is not None else request_key(options.seed, number)
-        known = (token for token in target.facts.stop_ids if 0 <= token < target.facts.vocab_size)
-        stop_ids = frozenset([*request.stop_ids, *(() if request.ignore_eos else known)])
-        stop_sequences = tuple(tuple(stop) for stop in request.stop if not isinstance(stop, str))
-        rules = StopRules(limit, stop_ids, stop_sequences, tuple(stop for stop in request.stop if isinstance(stop, str)))
+        rules = _stop_rules(request, limit, target)
         for sample in range(request.n):
             key = own if sample == 0 else mix(own, sample) >> 1
-            warper = LogitsWarper(options, prompt_length=len(prompt), stop_ids=stop_ids, processors=next(processors))
+            warper = LogitsWarper(options, prompt_length=len(prompt), stop_ids=rules.ids, processors=next(processors))
             sequences.append(
                 Sequence(
                     number=len(sequences),
@@ -167,6 +164,13 @@ def open_sequences(
                 )
             )
     return sequences
+
+
+def _stop_rules(request: Request, limit: int, target: Target) -> StopRules:
+    known = (token for token in target.facts.stop_ids if 0 <= token < target.facts.vocab_size)
+    stop_ids = frozenset([*request.stop_ids, *(() if request.ignore_eos else known)])
+    stop_sequences = tuple(tuple(stop) for stop in request.stop if not isinstance(stop, str))
+    return StopRules(limit, stop_ids, stop_sequences, tuple(stop for stop in request.stop if isinstance(stop, str)))
 
 
 def prepare(request: Request, target: Target, sampling: SamplingParams) -> tuple[list[int], int, SamplingParams]:

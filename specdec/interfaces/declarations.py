@@ -3,8 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Generic
 
+from typing_extensions import TypeVar
+
+from specdec.errors import SpecError
 from specdec.trees.draft_tree import Draw
 
 
@@ -126,6 +129,27 @@ class TargetDeclaration:
 
 
 ALL_SHAPES = frozenset(Shape)
+
+
+DeclarationT = TypeVar("DeclarationT")
+
+
+class Declaring(Generic[DeclarationT]):
+    """A part that carries what it declares; `build_part` and compose see to that, a part that wraps another one sets it."""
+
+    _declaration: DeclarationT | None = None
+
+    @property
+    def declaration(self) -> DeclarationT:
+        """What `declares` said of its options. Raises SpecError for a part that was made by its constructor alone."""
+        if self._declaration is None:
+            name = type(self).__name__
+            raise SpecError(f"{name} carries no declaration; make it with build_part({name}, options), or set `declaration`")
+        return self._declaration
+
+    @declaration.setter
+    def declaration(self, value: DeclarationT) -> None:
+        self._declaration = value
 
 
 class Kind(StrEnum):

@@ -15,9 +15,9 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 from typing_extensions import TypeVar
 
-from specdec.errors import SpecError
 from specdec.interfaces.declarations import (
     BuilderDeclaration,
+    Declaring,
     DrafterDeclaration,
     Features,
     TargetDeclaration,
@@ -38,26 +38,7 @@ class PartOptions(BaseModel):
 
 
 OptionsT = TypeVar("OptionsT", bound=PartOptions, default=Any)
-DeclarationT = TypeVar("DeclarationT")
 PartT = TypeVar("PartT", bound="Drafter | TreeBuilder | Verifier")
-
-
-class Declaring(Generic[DeclarationT]):
-    """A part that carries what it declares; `build_part` and compose see to that, a part that wraps another one sets it."""
-
-    _declaration: DeclarationT | None = None
-
-    @property
-    def declaration(self) -> DeclarationT:
-        """What `declares` said of its options. Raises SpecError for a part that was made by its constructor alone."""
-        if self._declaration is None:
-            name = type(self).__name__
-            raise SpecError(f"{name} carries no declaration; make it with build_part({name}, options), or set `declaration`")
-        return self._declaration
-
-    @declaration.setter
-    def declaration(self, value: DeclarationT) -> None:
-        self._declaration = value
 
 
 @dataclass(frozen=True, slots=True, eq=False)

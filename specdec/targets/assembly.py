@@ -9,7 +9,7 @@ from specdec.interfaces.results import TargetFacts
 from specdec.interfaces.text_codec import TextCodec
 from specdec.nn.placement import keep_freed_memory
 from specdec.targets.bitwise import BitwiseRuntime
-from specdec.targets.bitwise_loading import bitwise_runtime, sample_ids
+from specdec.targets.bitwise_loading import sample_ids, self_tested_forward
 from specdec.targets.capability import Limits, mask_plan, no_trees_because, text_config
 from specdec.targets.context import Context, context_of
 from specdec.targets.fusing import ForwardKind, fuse
@@ -20,6 +20,7 @@ from specdec.targets.quiet import quiet
 from specdec.targets.rotary import LongFactors
 from specdec.targets.runtime import TransformerRuntime
 from specdec.targets.stop_tokens import stop_ids
+from specdec.targets.transformers_target import Assembled, Runtime
 from specdec.targets.two_ranges import TwoRangeRuntime
 
 BITWISE = (
@@ -45,21 +46,13 @@ class RunSettings:
     codec: TextCodec | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Assembled:
-    """A runtime and what is known of it."""
-
-    runtime: TransformerRuntime | BitwiseRuntime | TwoRangeRuntime
-    facts: TargetFacts
-
-
 def assemble(model: Any, settings: RunSettings, description: str, tokenizer: Any | None = None) -> Assembled:
     """Learn the model's shapes, try it on a small tree, and state its facts. tokenizer: for the token that ends a text."""
     with quiet():
         wanted = context_of(text_config(model.config), settings.max_context)
         context, factors = _factors(model, wanted)
         inner = _inner(model, context, factors, settings)
-        runtime = inner if factors is None else TwoRangeRuntime(inner, factors, context.original or 0)
+        runtime: Runtime = inner if factors is None else TwoRangeRuntime(inner, factors, context.original or 0)
     call, limits = runtime.call, runtime.limits
     if limits.capped_because and (limits.max_positions or 0) < max(settings.max_context or 0, wanted.max_positions or 0):
         warnings.warn(f"the context ends after {limits.context}", SpecdecWarning, stacklevel=2)
@@ -119,7 +112,8 @@ def _refuse_mixing(runtime: TransformerRuntime) -> None:
 
 def _bitwise(plain: TransformerRuntime, settings: RunSettings) -> BitwiseRuntime:
     """Raises TargetMismatch where the mode is refused, or where it does not give the model's own logits."""
-    runtime = bitwise_runtime(plain, sample_ids(settings.codec))
+    sample = sample_ids(settings.codec)
+    runtime = BitwiseRuntime(self_tested_forward(plain, sample), plain.limits, sample)
     fault = tree_fault(runtime, BRANCHING) if settings.probe else None
     if fault is not None:
         raise TargetMismatch(f"bitwise mode is refused: {fault}")

@@ -5,7 +5,7 @@ from typing import Any
 
 from specdec.errors import TargetMismatch
 from specdec.interfaces.text_codec import TextCodec
-from specdec.targets.bitwise import BitwiseRuntime
+from specdec.targets.bitwise_forward import FixedForward
 from specdec.targets.bitwise_proof import proved_forward
 from specdec.targets.capability import has_experts, no_trees_because
 from specdec.targets.probing import ProbedRuntime
@@ -36,8 +36,8 @@ def sample_ids(codec: TextCodec | None) -> tuple[int, ...]:
     return () if codec is None else tuple(codec.encode(SAMPLE))
 
 
-def bitwise_runtime(runtime: ProbedRuntime, sample: Sequence[int] = ()) -> BitwiseRuntime:
-    """The same model in bitwise mode. sample: ids for the self-test.
+def self_tested_forward(runtime: ProbedRuntime, sample: Sequence[int] = ()) -> FixedForward:
+    """The forward of the same model in bitwise mode. sample: ids for the self-test.
 
     Raises TargetMismatch where the mode is refused, with what was seen.
     """
@@ -45,7 +45,7 @@ def bitwise_runtime(runtime: ProbedRuntime, sample: Sequence[int] = ()) -> Bitwi
     if limits.no_trees_because is not None:
         raise TargetMismatch(f"bitwise mode is refused: this model scores chains only ({limits.no_trees_because})")
     _fix_experts(model)
-    return BitwiseRuntime(proved_forward(runtime.call, runtime.masks, limits.max_positions, sample), limits, sample)
+    return proved_forward(runtime.call, runtime.masks, limits.max_positions, sample)
 
 
 def _fix_experts(model: Any) -> None:

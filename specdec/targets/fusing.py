@@ -10,7 +10,7 @@ from specdec.targets.fused_forward import FusedForward
 from specdec.targets.model_call import FORWARD_FAULTS, ModelCall
 from specdec.targets.position_probe import position_fault
 from specdec.targets.probe import BRANCHING, tree_fault
-from specdec.targets.runtime import TransformerRuntime
+from specdec.targets.probing import ProbedRuntime
 
 ForwardKind = Literal["auto", "fused", "compiled", "model"]
 
@@ -25,7 +25,7 @@ SMALL_BYTES = 4e9
 """Weights of which `auto` holds a second copy."""
 
 
-def fuse(runtime: TransformerRuntime, kind: ForwardKind) -> None:
+def fuse(runtime: ProbedRuntime, kind: ForwardKind) -> None:
     """Let the runtime's call use the fused forward. Raises TargetMismatch where `kind` asks for it and it cannot be had."""
     if kind == "model":
         return
@@ -52,7 +52,7 @@ def _build(call: ModelCall) -> str | None:
     return None
 
 
-def _refused(runtime: TransformerRuntime) -> str | None:
+def _refused(runtime: ProbedRuntime) -> str | None:
     call = runtime.call
     if runtime.limits.no_trees_because is not None:
         return runtime.limits.no_trees_because

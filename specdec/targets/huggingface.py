@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from specdec.files.paths import ModelFolder
-from specdec.interfaces.consent import MEANING
+from specdec.interfaces.consent import Consent
 from specdec.interfaces.declarations import TargetDeclaration
 from specdec.interfaces.parts import BuildTools, PartOptions
 from specdec.targets.assembly import BITWISE, RunSettings, assemble
@@ -33,7 +33,7 @@ class HuggingFaceOptions(PartOptions):
     attention: Annotated[str, Field(description="sdpa or eager; others take no tree mask")] = "sdpa"
     device_map: Annotated[str | None, Field(description="accelerate's, to spread a model over devices")] = None
     revision: Annotated[str | None, Field(description="branch, tag or commit of a hub repository")] = None
-    trust_remote_code: Annotated[bool, Field(description=MEANING)] = False
+    trust_remote_code: Consent = False
     prefill_chunk: Annotated[int, Field(ge=1, description="prompt tokens per forward")] = 512
     max_context: Annotated[int | None, Field(ge=1, description=MAX_CONTEXT)] = None
     probe: Annotated[bool, Field(description="at load, compare a small tree with its paths")] = True

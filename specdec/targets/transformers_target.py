@@ -1,6 +1,8 @@
 """What all targets that run on transformers share: an assembled model and its codec behind the interface."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -8,8 +10,29 @@ from specdec.interfaces.declarations import Features
 from specdec.interfaces.parts import OptionsT, Prefilled, Target, TargetState
 from specdec.interfaces.results import Scored, TargetFacts
 from specdec.interfaces.text_codec import TextCodec
-from specdec.targets.assembly import Assembled
+from specdec.targets.probing import ProbedRuntime
 from specdec.trees.draft_tree import DraftTree
+
+
+class Runtime(ProbedRuntime, Protocol):
+    """What runs a model over the sequences of a batch; all its functions are those of `Target`."""
+
+    def keep(self, state: Any, rows: Sequence[int]) -> None:
+        """Drop all rows but these."""
+
+    def fork(self, state: Any, copies: Sequence[int]) -> TargetState:
+        """A state in which row r occurs copies[r] times."""
+
+    def join(self, state: Any, other: Any) -> None:
+        """Append the rows of another state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """A runtime and what is known of it."""
+
+    runtime: Runtime
+    facts: TargetFacts
 
 
 class TransformersTarget(Target[OptionsT]):

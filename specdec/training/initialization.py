@@ -13,10 +13,10 @@ from specdec.heads.config import HeadConfig
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
 from specdec.targets.model_call import ModelCall
+from specdec.training.borrowed import Borrowed
 from specdec.training.dataset import FeatureSet, draft_vocabulary
 from specdec.training.features import FeaturePlan
 from specdec.training.spec import HeadSpec
-from specdec.training.validation import Borrowed
 
 INTERMEDIATE = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
 KEY_VALUE_HEADS = ("num_key_value_heads", "num_kv_heads")

@@ -14,13 +14,13 @@ from specdec.files.atomic import whole_file
 from specdec.files.paths import is_file
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
+from specdec.training.borrowed import Borrowed, rows_of_ids, save_head
 from specdec.training.dataset import Batch, FeatureSet
 from specdec.training.distributed import Processes
 from specdec.training.optimizer import learning_rate_share, optimizers
-from specdec.training.saving import save_head
 from specdec.training.spec import TrainingSpec
 from specdec.training.step import ALONE, batch_loss, draw_noise
-from specdec.training.validation import Borrowed, ChainAcceptance, chain_acceptance, rows_of_ids
+from specdec.training.validation import ChainAcceptance, chain_acceptance
 
 LOG_EVERY = 20
 BAD_STEPS_ALLOWED = 20

@@ -23,6 +23,7 @@ from specdec.targets.chat_template import ChatTemplate
 from specdec.targets.gguf_cache import unpacked_folder
 from specdec.targets.loading import load_model, load_tokenizer
 from specdec.targets.model_call import ModelCall
+from specdec.training.borrowed import Borrowed
 from specdec.training.checkpoint import check_template, head_as_left, read_checkpoint, restored
 from specdec.training.dataset import FeatureSet, coverage
 from specdec.training.distributed import Processes, processes
@@ -31,7 +32,6 @@ from specdec.training.features import FeaturePlan
 from specdec.training.initialization import borrow, check_plan, draft_ids, fresh_head, fused_layers, head_config, head_sizes
 from specdec.training.loop import Trainer
 from specdec.training.spec import TrainingSpec
-from specdec.training.validation import Borrowed
 
 LOG = "log.jsonl"
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from specdec.heads.config import Inputs
-from specdec.interfaces.consent import MEANING
+from specdec.interfaces.consent import Consent
 
 
 class Section(BaseModel):
@@ -26,7 +26,7 @@ class TargetSpec(Section):
     attention: Annotated[Literal["sdpa", "eager"], Field(description="soft-capped models take eager only")] = "sdpa"
     device: Annotated[str, Field(description="of target and head: cpu, cuda, ...; auto: a GPU if there is one")] = "auto"
     revision: Annotated[str | None, Field(description="branch, tag or commit of a hub repository")] = None
-    trust_remote_code: Annotated[bool, Field(description=MEANING)] = False
+    trust_remote_code: Consent = False
 
     @model_validator(mode="after")
     def _named(self) -> "TargetSpec":

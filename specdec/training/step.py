@@ -7,12 +7,12 @@ from torch import Tensor
 
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
+from specdec.training.borrowed import Borrowed, lm_head_rows
 from specdec.training.dataset import Batch
 from specdec.training.distributed import Processes
 from specdec.training.losses import feature_regression, soft_cross_entropy, soft_labels
 from specdec.training.spec import LossSpec, NoiseSpec
 from specdec.training.unroll import paired_tokens, unroll
-from specdec.training.validation import Borrowed, lm_head_rows
 
 PUBLISHED_LENGTH = 512
 ALONE = Processes()

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
+from specdec.training.borrowed import Borrowed, lm_head_rows
 from specdec.training.dataset import Batch
 from specdec.training.unroll import paired_tokens, unroll
 
@@ -28,31 +28,6 @@ class ChainAcceptance:
     accepted: tuple[int, ...] = ()
     cycles: int = 0
     committed: int = 0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Borrowed:
-    """What a head borrows: embeddings [vocab, hidden], LM-head rows [drafts, hidden], the ids of those rows (None: all)."""
-
-    embedding: Tensor
-    lm_head: Tensor
-    draft_ids: Tensor | None
-
-
-def rows_of_ids(borrowed: Borrowed) -> Tensor:
-    """[vocab] the LM head's row for each of the target's ids, -1 for those that cannot be drafted."""
-    device = borrowed.lm_head.device
-    rows = torch.arange(borrowed.embedding.shape[0], device=device)
-    if borrowed.draft_ids is not None:
-        ids = borrowed.draft_ids.to(device)
-        rows = torch.full_like(rows, -1)
-        rows[ids] = torch.arange(len(ids), device=device)
-    return rows
-
-
-def lm_head_rows(head: EagleHead | EagleHead3, borrowed: Borrowed) -> Tensor:
-    """[drafts, hidden] the head's own LM head, or the borrowed rows."""
-    return borrowed.lm_head if head.lm_head is None else head.lm_head.weight
 
 
 @torch.no_grad()

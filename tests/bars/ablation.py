@@ -24,13 +24,14 @@ from specdec.targets.builtin import BuiltinOptions, BuiltinTarget
 from specdec.targets.gguf_cache import unpacked_folder
 from specdec.targets.loading import load_model
 from specdec.targets.model_call import ModelCall
+from specdec.training.borrowed import Borrowed
 from specdec.training.conversations import Conversation
 from specdec.training.dataset import FeatureSet, draft_vocabulary
 from specdec.training.features import FeaturePlan, write_shard
 from specdec.training.initialization import borrow, fresh_head, head_config
 from specdec.training.loop import Trainer
 from specdec.training.spec import TrainingSpec
-from specdec.training.validation import Borrowed, chain_acceptance
+from specdec.training.validation import chain_acceptance
 
 LAYERS = (2, 15, 27)
 CHAT, OWN = "chat", "own"

@@ -29,8 +29,7 @@ from specdec.interfaces.results import HiddenStates
 from specdec.targets.assembly import RunSettings, assemble
 from specdec.targets.huggingface import HuggingFaceTarget
 from specdec.targets.tabular import Tabular, TabularTargetOptions
-from specdec.training.saving import save_head
-from specdec.training.validation import Borrowed
+from specdec.training.borrowed import Borrowed, save_head
 from specdec.tree_builders.dynamic import Dynamic, DynamicOptions
 from specdec.tree_builders.sampled import Sampled
 from specdec.trees.draft_tree import TreeSketch

@@ -6,7 +6,8 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from specdec.drafters.model import MOST_UNCACHED, ModelDrafter, ModelOptions
+from specdec.drafters.model import ModelDrafter, ModelOptions
+from specdec.drafters.model_session import MOST_UNCACHED
 from specdec.errors import SpecdecWarning, TargetMismatch
 from specdec.interfaces.declarations import Gives
 from specdec.interfaces.parts import BuildTools

@@ -6,11 +6,11 @@ from safetensors.torch import save_file
 
 from specdec.heads.config import HeadConfig, Inputs
 from specdec.interfaces.text_codec import TextCodec
+from specdec.training.borrowed import Borrowed
 from specdec.training.dataset import Batch, FeatureSet
 from specdec.training.initialization import fresh_head
 from specdec.training.loop import Trainer
 from specdec.training.spec import TrainingSpec
-from specdec.training.validation import Borrowed
 
 HIDDEN, VOCAB, TOP = 16, 40, 5
 

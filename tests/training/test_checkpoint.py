@@ -8,9 +8,9 @@ import torch
 
 from specdec.errors import CheckpointError, SpecError
 from specdec.heads.config import TrainedWith
+from specdec.training.borrowed import save_head
 from specdec.training.checkpoint import check_template, head_as_left, read_checkpoint, restored
 from specdec.training.run import check_places, claim_output, forget_later_steps, log_to
-from specdec.training.saving import save_head
 from specdec.training.validation import ChainAcceptance
 
 DATA = {"sources": {"own": {"path": "own.jsonl"}}, "validate_on": "own"}

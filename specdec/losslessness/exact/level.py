@@ -9,7 +9,7 @@ from specdec.config.resolved_spec import ResolvedSpec
 from specdec.interfaces.declarations import Guarantee, Kind
 from specdec.losslessness.exact.strategy import prove_strategy
 from specdec.losslessness.levels import Level, LevelResult, Outcome, Progress
-from specdec.losslessness.report import StrategyProof
+from specdec.losslessness.report import Instance, StrategyProof
 
 
 def prove_exact(
@@ -88,23 +88,24 @@ def _facts(proof: StrategyProof, *, claims: bool) -> dict[str, object]:
         },
         "covered": proof.covered,
         "left_out": proof.left_out,
-        "instances": [
-            {
-                "model_seed": i.model_seed,
-                "temper": i.temper,
-                "vocab_size": i.vocab_size,
-                "temperature": i.temperature,
-                "steps": i.steps,
-                "own_drafter": i.own_drafter,
-                "prefix": i.prefix,
-                "tv": _finite(i.proof.tv),
-                "num_outcomes": i.proof.num_outcomes,
-                "expected_accepted": _finite(i.proof.expected_accepted),
-                "worst_prefix": i.proof.worst_prefix,
-                "worst_prefix_tv": i.proof.worst_prefix_tv,
-            }
-            for i in proof.instances
-        ],
+        "instances": [_instance_facts(instance) for instance in proof.instances],
+    }
+
+
+def _instance_facts(instance: Instance) -> dict[str, object]:
+    return {
+        "model_seed": instance.model_seed,
+        "temper": instance.temper,
+        "vocab_size": instance.vocab_size,
+        "temperature": instance.temperature,
+        "steps": instance.steps,
+        "own_drafter": instance.own_drafter,
+        "prefix": instance.prefix,
+        "tv": _finite(instance.proof.tv),
+        "num_outcomes": instance.proof.num_outcomes,
+        "expected_accepted": _finite(instance.proof.expected_accepted),
+        "worst_prefix": instance.proof.worst_prefix,
+        "worst_prefix_tv": instance.proof.worst_prefix_tv,
     }
 
 

@@ -64,6 +64,21 @@ def place_model(
     """
     used = max(siblings.least_tokens, LEAST_TOKENS if vocab_size is None else min(vocab_size, LEAST_TOKENS))
     size = used if vocab_size is None else vocab_size
+    p_rows, q_rows = _rows_to(siblings, number, used, size, emitted, ranked=ranked)
+    elsewhere = certain_model(number, size, prefix, agree=agree, ranked=ranked)
+    return StandIn(
+        name=f"at {list(siblings.parent)}",
+        vocab_size=size,
+        target={**elsewhere.target, "rows": p_rows},
+        drafter={**elsewhere.drafter, "rows": q_rows},
+        prefix=prefix,
+    )
+
+
+def _rows_to(
+    siblings: Siblings, number: int, used: int, size: int, emitted: tuple[int, ...], *, ranked: bool
+) -> tuple[dict[str, tuple[float, ...]], dict[str, tuple[float, ...]]]:
+    """Rows of p and of q by history: on the way to the node, at the node, and of p right below it."""
     counts = [*(rank + 1 for rank in siblings.parent), siblings.count + 1]
     p_rows, q_rows = dict[str, tuple[float, ...]](), dict[str, tuple[float, ...]]()
     for history in _histories(counts[:-1], used, number, size):
@@ -79,14 +94,7 @@ def place_model(
         for token in ids if at_node else ():
             deeper = ",".join(map(str, (*emitted, *history, token)))
             p_rows[deeper] = _weights(possible, (), size, mix(noise, 3, token), stairs=0)
-    elsewhere = certain_model(number, size, prefix, agree=agree, ranked=ranked)
-    return StandIn(
-        name=f"at {list(siblings.parent)}",
-        vocab_size=size,
-        target={**elsewhere.target, "rows": p_rows},
-        drafter={**elsewhere.drafter, "rows": q_rows},
-        prefix=prefix,
-    )
+    return p_rows, q_rows
 
 
 def certain_model(number: int, vocab_size: int, prefix: tuple[int, ...], *, agree: bool, ranked: bool) -> StandIn:

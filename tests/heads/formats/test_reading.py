@@ -15,8 +15,7 @@ from specdec.heads.eagle3 import EagleHead3
 from specdec.heads.formats.config_file import head_config, read_config
 from specdec.heads.formats.reading import read_head
 from specdec.nn.rope import inverse_frequencies, rotate
-from specdec.training.saving import save_head
-from specdec.training.validation import Borrowed
+from specdec.training.borrowed import Borrowed, save_head
 
 HIDDEN, VOCAB, DRAFTS = 24, 16, 6
 LLAMA = {

@@ -17,8 +17,7 @@ from specdec.heads.formats.checkpoint import HeadCheckpoint
 from specdec.heads.formats.eagle import write_eagle
 from specdec.heads.formats.reading import read_head
 from specdec.heads.formats.speculators import write_speculators
-from specdec.training.saving import save_head
-from specdec.training.validation import Borrowed
+from specdec.training.borrowed import Borrowed, save_head
 
 HIDDEN, VOCAB, DRAFTS = 24, 16, 6
 KEPT = [0, 3, 5, 8, 9, 15]
