@@ -80,7 +80,7 @@ def test_a_shipped_strategy_is_proved_and_the_command_exits_zero(strategy):
 def test_no_shipped_strategy_is_refuted():
     catalog = load_catalog()
     for name in catalog.library.strategies():
-        proof = prove_strategy(check(read(name, catalog), catalog), catalog, seconds=3.0)
+        proof = prove_strategy(check(read(name, catalog), catalog), catalog, seconds=1.0)
         assert proof.instances, name
         assert not proof.refuted, name
 

@@ -23,8 +23,8 @@ from specdec.trees.draft_tree import Draw
 DecoderFor = Callable[[StandIn, SamplingParams], Decoder]
 """The strategy's own builder and verifier around the stand-in's target and the drafts of its table."""
 
-LENGTHS = (*range(2, 131), 192, 256, 512, 1024)
-"""Tokens of prefixes that are tried, the root included."""
+LENGTHS = (2, 130, 1024, 64, *range(3, 64), *range(65, 130), 192, 256, 512)
+"""Tokens of prefixes that are tried, the root included: far ones early, so that a small budget tries some of them."""
 
 MANY_IDS = 128
 """Token ids that are drafted after these prefixes."""
