@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from specdec.decoding.callbacks import StepCallback
 from specdec.decoding.sequence import Sequence
-from specdec.errors import PluginError, SpecdecError
+from specdec.errors import PluginError, SpecdecError, SpecError
 from specdec.interfaces.declarations import Features
 from specdec.interfaces.part_guard import PartGuard
 from specdec.interfaces.parts import Drafter, DraftSession, Target, TargetState
@@ -138,3 +138,9 @@ class BatchScheduler:
         if not isinstance(session, DraftSession):
             raise PluginError(f"drafter '{self._drafter.name}' opened {type(session).__name__}, not a DraftSession")
         return session
+
+
+def check_batch_size(batch_size: Any) -> None:
+    """Raise SpecError for a number of sequences that cannot be decoded at once."""
+    if batch_size is not None and (type(batch_size) is not int or batch_size < 1):
+        raise SpecError(f"batch_size: got {batch_size!r}; expected the number of sequences decoded at once, 1 or more")

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from specdec.decoding.batching import BatchScheduler, DecodeBatch
+from specdec.decoding.batching import BatchScheduler, DecodeBatch, check_batch_size
 from specdec.decoding.callbacks import StepCallback, StepInfo
 from specdec.decoding.contract_checks import checked_verdict
 from specdec.decoding.drafting import DraftRunner
-from specdec.decoding.requests import Request, check_batch_size, requests_of
+from specdec.decoding.requests import Request, requests_of
 from specdec.decoding.sequence import Sequence, open_sequences
 from specdec.decoding.step_outcome import Outcome, commit, step_record
 from specdec.errors import SpecdecError, SpecError

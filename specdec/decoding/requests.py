@@ -1,16 +1,19 @@
 """What is asked of a decoder, checked before anything runs."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, field, fields, replace
-from typing import Any, Literal, get_args
+from dataclasses import MISSING, field, fields, replace
+from typing import Annotated, Any, Literal, TypeAlias, get_args
+
+from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, model_validator
+from pydantic.dataclasses import dataclass
+from pydantic_core import ErrorDetails
 
 from specdec.decoding.prompt_forms import as_prompt, as_prompts, is_list
 from specdec.decoding.prompts import check_text, encode
 from specdec.errors import SpecdecError, SpecError, did_you_mean
 from specdec.files.validation import checked
 from specdec.interfaces.text_codec import ChatFormat, TextCodec
-from specdec.sampling.logits_warper import LogitsProcessor
 from specdec.sampling.params import SamplingParams
 
 Conversation = Sequence[Mapping[str, str]]
@@ -20,8 +23,84 @@ MAX_SHOWN = 80
 
 ControlTokens = Literal["allow", "refuse", "escape"]
 
+SEEDS = 2**63
+"""Seeds lie below."""
 
-@dataclass(frozen=True, slots=True, repr=False)
+
+def sampling_of(given: Any) -> SamplingParams | None:
+    """SamplingParams as they are, or those of a mapping. Raises SpecError with everything that is wrong."""
+    if given is None or isinstance(given, SamplingParams):
+        return given
+    if not isinstance(given, Mapping):
+        raise SpecError(f"sampling: got {given!r}; expected SamplingParams or a mapping, such as {{'temperature': 1.0}}")
+    given = dict(given)
+    value, found = checked(SamplingParams, given)
+    if found:
+        raise SpecError("\n".join(".".join(("sampling", *map(str, path))) + f": {fault}" for path, fault in found.items()))
+    return value
+
+
+def _listed(values: Any) -> Any:
+    """Any collection but a text. Raises ValueError for another value."""
+    if isinstance(values, str | bytes | bytearray | memoryview) or not isinstance(values, Collection):
+        raise ValueError("no list")
+    return tuple(values)
+
+
+WANTED = {
+    "prompt": "a prompt",
+    "max_new_tokens": "a whole number of at least 1",
+    "sampling": "SamplingParams or a mapping",
+    "seed": "a whole number of at least 0",
+    "stop": "texts or id sequences, none of them empty; single ids belong in stop_ids",
+    "stop_ids": "whole numbers",
+    "ignore_eos": "True or False",
+    "n": "a whole number of at least 1",
+    "logprobs": "a whole number of at least 0",
+    "processors": "callables (input_ids, scores) -> scores",
+    "chat_template_kwargs": "a mapping, such as {'enable_thinking': False}",
+    "continue_final_message": "True or False",
+    "control_tokens": ", ".join(get_args(ControlTokens)),
+    "skip_special_tokens": "True or False",
+}
+"""What the fields of a request expect, in words and in their order."""
+
+LISTS = ("stop", "stop_ids", "processors")
+
+_StopItem: TypeAlias = (
+    Annotated[str, Field(min_length=1, strict=True)]
+    | Annotated[tuple[Annotated[int, Field(strict=True)], ...], BeforeValidator(_listed), Field(min_length=1)]
+)
+_AtLeast1 = Field(ge=1, strict=True)
+_Truth = Field(strict=True)
+_List = BeforeValidator(_listed)
+
+
+def _whole(stop: Any) -> Any:
+    """A stop text that is Unicode, one text as a list of one."""
+    for text in [stop] if isinstance(stop, str) else stop if is_list(stop) else []:
+        check_text(text if isinstance(text, str) else "", "stop")
+    return (stop,) if isinstance(stop, str) else _listed(stop)
+
+
+def _explanation(error: ErrorDetails, values: Mapping[str, Any]) -> str:
+    """One line for an error of `Request`: the field, what was got, what is expected. values: as given."""
+    name, place = str(error["loc"][0]), next((step for step in error["loc"][1:] if isinstance(step, int)), None)
+    if name not in WANTED:
+        return f"unknown option {name!r}{_meant(name, WANTED)}"
+    if name not in values:
+        return f"{name}: is required"
+    got = values[name]
+    if error["type"] in ("less_than", "int_parsing_size"):
+        return f"{name}: got a larger number; expected a whole number below 2**63"
+    if name in LISTS and place is None:
+        return f"{name}: got {got!r}; expected a list, such as [{got!r}]"
+    if name in LISTS and place is not None and not isinstance(got, str):
+        got = list(got)[place]
+    return f"{name}: got {got!r}; expected {WANTED[name]}"
+
+
+@dataclass(frozen=True, slots=True, repr=False, config=ConfigDict(extra="forbid"))
 class Request:
     """One prompt and how it is to be answered.
 
@@ -42,20 +121,30 @@ class Request:
     makes them ordinary text. skip_special_tokens: whether the answer's text leaves out its special tokens.
     """
 
-    prompt: str | Sequence[int] | Conversation
-    max_new_tokens: int | None = 128
-    sampling: SamplingParams | Mapping[str, Any] | None = None
-    seed: int | None = None
-    stop: str | Sequence[str | Sequence[int]] = ()
-    stop_ids: Sequence[int] = ()
-    ignore_eos: bool = False
-    n: int = 1
-    logprobs: int | None = None
-    processors: Sequence[LogitsProcessor] = ()
-    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    continue_final_message: bool = False
+    prompt: Annotated[str | Sequence[int] | Conversation, PlainValidator(as_prompt)]
+    max_new_tokens: Annotated[int | None, _AtLeast1] = 128
+    sampling: Annotated[SamplingParams | Mapping[str, Any] | None, PlainValidator(sampling_of)] = None
+    seed: Annotated[int | None, Field(ge=0, lt=SEEDS, strict=True)] = None
+    stop: Annotated[Sequence[_StopItem], BeforeValidator(_whole)] = ()
+    stop_ids: Annotated[Sequence[Annotated[int, Field(strict=True)]], _List] = ()
+    ignore_eos: Annotated[bool, _Truth] = False
+    n: Annotated[int, _AtLeast1] = 1
+    logprobs: Annotated[int | None, Field(ge=0, strict=True)] = None
+    processors: Annotated[Sequence[Callable[..., Any]], _List] = ()
+    chat_template_kwargs: Mapping[Annotated[str, Field(strict=True)], Any] = field(default_factory=dict)
+    continue_final_message: Annotated[bool, _Truth] = False
     control_tokens: ControlTokens = "allow"
-    skip_special_tokens: bool = True
+    skip_special_tokens: Annotated[bool, _Truth] = True
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _explained(cls, given: Any, handler: Any) -> Any:
+        """Errors as ours: the field, what was got, and what its description expects."""
+        try:
+            return handler(given)
+        except ValidationError as error:
+            values = {**dict(zip(WANTED, given.args or (), strict=False)), **(given.kwargs or {})}
+            raise SpecError(_explanation(error.errors(include_url=False)[0], values)) from error
 
     def __repr__(self) -> str:
         """The prompt, cut where it is long, and what is asked beyond the defaults."""
@@ -66,13 +155,6 @@ class Request:
             if (value := getattr(self, own.name)) != default:
                 shown.append(f"{own.name}={value!r}")
         return f"Request({', '.join(shown)})"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "prompt", as_prompt(self.prompt))
-        if isinstance(self.stop, str):
-            object.__setattr__(self, "stop", (self.stop,))
-        check_options(self)
-        object.__setattr__(self, "sampling", sampling_of(self.sampling))
 
     @property
     def chat_format(self) -> ChatFormat:
@@ -164,66 +246,3 @@ def naming_prompt(place: int | None) -> Iterator[None]:
         if place is None:
             raise
         raise type(error)(f"prompts[{place}]: {str(error).removeprefix('prompt: ')}") from error
-
-
-def check_batch_size(batch_size: Any) -> None:
-    """Raise SpecError for a number of sequences that cannot be decoded at once."""
-    if batch_size is not None and (type(batch_size) is not int or batch_size < 1):
-        raise SpecError(f"batch_size: got {batch_size!r}; expected the number of sequences decoded at once, 1 or more")
-
-
-SEEDS = 2**63
-"""Seeds lie below."""
-
-
-def check_options(options: Any) -> None:
-    """Raise SpecError for a field of a Request with what was got and what is expected."""
-    for name, least in (("max_new_tokens", 1), ("n", 1), ("logprobs", 0), ("seed", 0)):
-        value = getattr(options, name)
-        if (value is not None or name == "n") and (type(value) is not int or value < least):
-            raise SpecError(f"{name}: got {value!r}; expected a whole number of at least {least}")
-    if options.seed is not None and options.seed >= SEEDS:
-        raise SpecError("seed: got a larger number; expected a whole number below 2**63")
-    for name, fits, wanted in (
-        ("stop", _is_stop, "texts or id sequences, none of them empty; single ids belong in stop_ids"),
-        ("stop_ids", _is_id, "whole numbers"),
-        ("processors", callable, "callables (input_ids, scores) -> scores"),
-    ):
-        values = getattr(options, name)
-        if isinstance(values, str | bytes | bytearray | memoryview) or not isinstance(values, Collection):
-            raise SpecError(f"{name}: got {values!r}; expected a list, such as [{values!r}]")
-        if strangers := [value for value in values if not fits(value)]:
-            raise SpecError(f"{name}: got {strangers[0]!r}; expected {wanted}")
-    for text in options.stop:
-        check_text(text if isinstance(text, str) else "", "stop")
-    for name in ("ignore_eos", "continue_final_message", "skip_special_tokens"):
-        if not isinstance(value := getattr(options, name), bool):
-            raise SpecError(f"{name}: got {value!r}; expected True or False")
-    arguments = options.chat_template_kwargs
-    if not isinstance(arguments, Mapping) or not all(isinstance(name, str) for name in arguments):
-        raise SpecError(f"chat_template_kwargs: got {arguments!r}; expected a mapping, such as {{'enable_thinking': False}}")
-    if options.control_tokens not in get_args(ControlTokens):
-        raise SpecError(f"control_tokens: got {options.control_tokens!r}; expected {', '.join(get_args(ControlTokens))}")
-
-
-def sampling_of(given: Any) -> SamplingParams | None:
-    """SamplingParams as they are, or those of a mapping. Raises SpecError with everything that is wrong."""
-    if given is None or isinstance(given, SamplingParams):
-        return given
-    if not isinstance(given, Mapping):
-        raise SpecError(f"sampling: got {given!r}; expected SamplingParams or a mapping, such as {{'temperature': 1.0}}")
-    given = dict(given)
-    value, found = checked(SamplingParams, given)
-    if found:
-        raise SpecError("\n".join(".".join(("sampling", *map(str, path))) + f": {fault}" for path, fault in found.items()))
-    return value
-
-
-def _is_id(value: Any) -> bool:
-    return type(value) is int
-
-
-def _is_stop(value: Any) -> bool:
-    if isinstance(value, str):
-        return bool(value)
-    return is_list(value) and len(value) > 0 and all(map(_is_id, value))

@@ -167,6 +167,18 @@ def test_a_request_shows_its_prompt_and_what_is_asked_beyond_the_defaults():
     assert len(repr(Request("a" * 5000))) < 100
 
 
+def test_a_request_by_itself_is_checked_and_cannot_be_changed():
+    with pytest.raises(SpecError, match="unknown option 'max_tokens'; did you mean 'max_new_tokens'"):
+        Request("ab", max_tokens=3)
+    with pytest.raises(SpecError, match="prompt: is required"):
+        Request()
+    with pytest.raises(SpecError, match="n: got 0; expected a whole number of at least 1"):
+        replace(Request("ab"), n=0)
+    with pytest.raises(AttributeError):
+        Request("ab").n = 3
+    assert Request("ab", 5).max_new_tokens == 5
+
+
 def test_one_stop_text_may_stand_alone(compose, table, chain_of):
     decoder = compose(table(8), chain_of(2))
     alone, listed = (decoder.generate("ab", stop=stop, max_new_tokens=6)[0].tokens for stop in ("e", ["e"]))
