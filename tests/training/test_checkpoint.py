@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +13,9 @@ from specdec.training.borrowed import save_head
 from specdec.training.checkpoint import check_template, head_as_left, read_checkpoint, restored
 from specdec.training.run import check_places, claim_output, forget_later_steps, log_to
 from specdec.training.validation import ChainAcceptance
+
+WRITTEN = Path(__file__).parents[1] / "data" / "written_before"
+"""See tests/test_files_written_before.py."""
 
 DATA = {"sources": {"own": {"path": "own.jsonl"}}, "validate_on": "own"}
 
@@ -27,6 +31,22 @@ def left(trainer):
 
 def test_a_run_without_a_checkpoint_starts_afresh(trainer):
     assert read_checkpoint(trainer("fresh").spec) is None
+
+
+def test_a_run_that_an_earlier_version_left_is_resumed(trainer, shard, tmp_path, monkeypatch):
+    shutil.copytree(WRITTEN / "run", tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "features").mkdir()
+    for number in range(2):
+        shard(tmp_path / "features" / f"own-000{number}.safetensors", [9, 12, 17, 8, 11], number)
+    run = trainer("run")
+    state = read_checkpoint(run.spec)
+    weights = head_as_left(run.spec, state).state_dict()
+    restored(run, state)
+    assert (run.step, run.epoch, run.best_tau) == (4, 1, 1.0)
+    assert all(torch.equal(weights[name], tensor) for name, tensor in run.head.state_dict().items())
+    run.run(stop_after=1)
+    assert run.step == 5
 
 
 def test_what_only_bears_on_the_rest_of_a_run_may_change(left):
