@@ -12,6 +12,7 @@ from specdec.errors import SpecError, listed
 from specdec.files.atomic import write_whole
 from specdec.files.validation import validated
 from specdec.files.yaml_document import Document, Problem, read_file
+from specdec.files.yaml_syntax import strange_space
 
 NUMBER_LIKE = re.compile(r"[-+.0-9][-+.0-9eE]*")
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -61,8 +62,12 @@ class _Rows(yaml.SafeDumper):
 
 
 def _text(dumper: _Rows, text: str) -> yaml.ScalarNode:
-    """In quotes where our reader would take it for a number; 0998 is one in YAML 1.2, and none in what PyYAML writes."""
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="'" if NUMBER_LIKE.fullmatch(text) else None)
+    """In quotes where our reader would take it for a number, or refuse a strange space at its ends.
+
+    0998 is a number in YAML 1.2, and none in what PyYAML writes.
+    """
+    quoted = NUMBER_LIKE.fullmatch(text) or strange_space(text[:1] + text[-1:]) is not None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="'" if quoted else None)
 
 
 _Rows.add_representer(str, _text)

@@ -137,7 +137,7 @@ def test_tree_show_draws_every_node_and_counts_the_levels():
 
 
 def test_show_describes_a_part_with_options_declaration_and_source():
-    shown = run("show", "drafter", "ngram").stdout
+    shown = CliRunner().invoke(app, ["show", "drafter", "ngram"], env={"COLUMNS": "160"}).stdout
     assert shown.startswith("drafter ngram: ")
     [line] = [line for line in shown.splitlines() if line.startswith("max_ngram ")]
     assert line.split(maxsplit=4)[1:4] == ["whole", "number", "12"]

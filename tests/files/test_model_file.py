@@ -12,7 +12,7 @@ class Model(BaseModel):
 
 @settings(max_examples=50)
 @given(st.lists(st.one_of(st.text("0189-+.eE", max_size=6), st.text(st.characters(codec="utf-8", exclude_categories=["C"])))))
-@example(["0320198", "1e5", ".5", "-", "true", "null", "~", "", "- x", "0x10", "12:30", "a: b", "#c"])
+@example(["0320198", "1e5", ".5", "-", "true", "null", "~", "", "- x", "0x10", "12:30", "a: b", "#c", "\xa0", "a\u2009"])
 def test_texts_stay_texts_whatever_they_look_like(tmp_path_factory, texts):
     path = tmp_path_factory.mktemp("models") / "m.yaml"
     write_model(path, Model(texts=texts), "test")
