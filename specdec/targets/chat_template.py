@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from jinja2 import Environment, TemplateSyntaxError, meta
-
 from specdec.errors import SpecError, TargetMismatch, did_you_mean
 from specdec.interfaces.text_codec import ChatFormat
 
@@ -68,6 +66,8 @@ class ChatTemplate:
     @cached_property
     def _variables(self) -> frozenset[str] | None:
         """What the template reads; None for one that is written in more than jinja's own language."""
+        from jinja2 import Environment, TemplateSyntaxError, meta
+
         environment = Environment(extensions=["jinja2.ext.loopcontrols"])
         try:
             return frozenset(meta.find_undeclared_variables(environment.parse(MARKS.sub("", self.text or ""))) - FUNCTIONS)
