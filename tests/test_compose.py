@@ -71,7 +71,7 @@ def test_an_impossible_pair_is_refused_with_lines_and_what_would_fit(catalog, tm
         "  lines 1, 5  drafter 'ngram' gives candidates without q; verifier 'multi_round' reads q",
         "  verifiers that fit: match, point_mass",
         "  builders that fit: none",
-        "  builders that fit with another drafter (model, eagle, eagle3): chain {draw: sampled}, sampled",
+        "  builders that fit with another drafter (model, eagle, eagle3): chain {draw: sampled}, sampled, chains",
     ]
 
 

@@ -14,7 +14,8 @@ from specdec.interfaces.parts import Drafter, DraftSession, Target, TreeBuilder
 from specdec.interfaces.proposals import Answer, Budget, Candidates, DraftProbs, Frontier, Memory
 from specdec.sampling.distribution import draft_probs
 from specdec.sampling.rng import DraftRng
-from specdec.trees.draft_tree import DraftTree, Draw, TreeError, root_only, validate
+from specdec.trees.draft_tree import DraftTree, Draw, TreeError, root_only
+from specdec.trees.tree_rules import validate
 
 UNBOUNDED_NODES = 4096
 """Nodes of a draft where the target names no limit."""

@@ -15,7 +15,7 @@ from specdec.interfaces.declarations import (
     TargetDeclaration,
     VerifierDeclaration,
 )
-from specdec.trees.draft_tree import Draw
+from specdec.trees.draft_tree import SINGLE_DRAWS, Draw
 
 D = TypeVar("D")
 
@@ -38,9 +38,9 @@ class Mismatch:
 
 
 def effective_draws(builder: BuilderDeclaration) -> frozenset[Draw]:
-    """The kinds of draw under which the builder's trees may be verified; one child is both i.i.d. and without replacement."""
-    if builder.shape is Shape.CHAIN and builder.draw in (Draw.IID, Draw.WITHOUT_REPLACEMENT):
-        return frozenset({Draw.IID, Draw.WITHOUT_REPLACEMENT})
+    """The kinds of draw under which the builder's trees may be verified; a single draw from q is of several kinds."""
+    if builder.shape is Shape.CHAIN and builder.draw in SINGLE_DRAWS:
+        return SINGLE_DRAWS
     return frozenset({builder.draw})
 
 

@@ -25,6 +25,13 @@ class Gives(StrEnum):
     CANDIDATES = "candidates"
 
 
+class Reads(StrEnum):
+    """Which rows of p a verifier reads: those of the path that it takes, in order, or those of the whole tree beforehand."""
+
+    PATH = "path"
+    TREE = "tree"
+
+
 class Guarantee(StrEnum):
     """Whether the output distribution is the target's (after warping)."""
 
@@ -105,15 +112,19 @@ class BuilderDeclaration:
 
 @dataclass(frozen=True, slots=True)
 class VerifierDeclaration:
-    """`reads_q`: the rule divides by, or subtracts, the distribution that the drafts were drawn from."""
+    """`reads_q`: the rule divides by, or subtracts, the distribution that the drafts were drawn from.
+
+    `reads`: with TREE, rows of p are asked for also where no token is emitted.
+    """
 
     accepts: frozenset[Draw]
     shapes: frozenset[Shape]
     reads_q: bool
     guarantee: Guarantee = Guarantee.LOSSLESS
+    reads: Reads = Reads.PATH
 
     def __post_init__(self) -> None:
-        _read_words(self, {"accepts": Draw, "shapes": Shape, "guarantee": Guarantee})
+        _read_words(self, {"accepts": Draw, "shapes": Shape, "guarantee": Guarantee, "reads": Reads})
 
 
 @dataclass(frozen=True, slots=True)

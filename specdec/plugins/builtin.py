@@ -29,12 +29,16 @@ def specdec_tree_builders() -> list[type[TreeBuilder]]:
     """Chains, trees from files, EAGLE-2's dynamic trees, sampled and coupled ones, and trees that weigh their costs."""
     from specdec.tree_builders.adaptive import Adaptive
     from specdec.tree_builders.chain import Chain
+    from specdec.tree_builders.chains import Chains
     from specdec.tree_builders.coupled import Coupled
     from specdec.tree_builders.dynamic import Dynamic
     from specdec.tree_builders.fixed import Fixed
+    from specdec.tree_builders.pair import Pair
     from specdec.tree_builders.sampled import Sampled
+    from specdec.tree_builders.top_then_one import TopThenOne
 
-    return [Chain, Fixed, Dynamic, Adaptive, Sampled, Coupled]
+    drawn: list[type[TreeBuilder]] = [Sampled, TopThenOne, Pair, Chains]
+    return [Chain, Fixed, Dynamic, Adaptive, *drawn, Coupled]
 
 
 @hookimpl

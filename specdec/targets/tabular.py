@@ -14,7 +14,8 @@ from specdec.interfaces.parts import BuildTools, Prefilled, Target, TargetState
 from specdec.interfaces.probability_table import ProbabilityTable, TableOptions
 from specdec.interfaces.results import Scored, TargetFacts
 from specdec.interfaces.text_codec import PLAIN_CHAT, ChatFormat, TextCodec
-from specdec.trees.draft_tree import DraftTree, TreeError, validate
+from specdec.trees.draft_tree import DraftTree, TreeError
+from specdec.trees.tree_rules import validate
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 

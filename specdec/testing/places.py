@@ -20,7 +20,10 @@ from specdec.testing.report import Checked
 from specdec.tree_builders.chain import Chain, ChainOptions
 from specdec.tree_builders.coupled import Coupled, CoupledOptions
 from specdec.tree_builders.dynamic import Dynamic, DynamicOptions
+from specdec.tree_builders.pair import Pair as PairBuilder
+from specdec.tree_builders.pair import PairOptions
 from specdec.tree_builders.sampled import Sampled, SampledOptions
+from specdec.tree_builders.top_then_one import TopThenOne, TopThenOneOptions
 from specdec.trees.draft_tree import Draw
 from specdec.trees.tree_shape import RankPath, TreeShape
 
@@ -73,6 +76,14 @@ PLACES: Mapping[Draw, tuple[Partner, Partner]] = {
     Draw.DETERMINISTIC: (
         Partner(Chain, ChainOptions(length=8), 3),
         Partner(Dynamic, DynamicOptions(width=6, depth=8, nodes=16), 3),
+    ),
+    Draw.TOP_THEN_ONE: (
+        Partner(TopThenOne, TopThenOneOptions(widths=(1,) * 8), 3),
+        Partner(TopThenOne, TopThenOneOptions(paths=_paths(SHAPE)), 3),
+    ),
+    Draw.PAIR: (
+        Partner(PairBuilder, PairOptions(depth=1), 3),
+        Partner(PairBuilder, PairOptions(depth=3), 3),
     ),
     Draw.COUPLED: (
         Partner(Coupled, CoupledOptions(widths=(1,) * 8), 3),

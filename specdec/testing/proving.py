@@ -20,10 +20,13 @@ from specdec.targets.tabular import Tabular as TabularTarget
 from specdec.targets.tabular import TabularTargetOptions
 from specdec.testing.report import Checked, CheckFailed
 from specdec.tree_builders.chain import Chain, ChainOptions
+from specdec.tree_builders.chains import Chains, ChainsOptions
 from specdec.tree_builders.coupled import Coupled, CoupledOptions
 from specdec.tree_builders.dynamic import Dynamic, DynamicOptions
 from specdec.tree_builders.fixed import Fixed, FixedOptions
+from specdec.tree_builders.pair import Pair, PairOptions
 from specdec.tree_builders.sampled import Sampled, SampledOptions
+from specdec.tree_builders.top_then_one import TopThenOne, TopThenOneOptions
 from specdec.verifiers.chain import Chain as ChainRule
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound
@@ -68,6 +71,11 @@ PARTNERS = (
     Partner(Sampled, SampledOptions(widths=(1, 1)), DEEP),
     Partner(Sampled, SampledOptions(widths=(2,), replacement=True), WIDE),
     Partner(Sampled, SampledOptions(widths=(2, 1), replacement=True), SMALL),
+    Partner(Chains, ChainsOptions(count=2, length=2), SMALL),
+    Partner(TopThenOne, TopThenOneOptions(widths=(3,)), WIDE),
+    Partner(TopThenOne, TopThenOneOptions(widths=(2, 2)), DEEP),
+    Partner(Pair, PairOptions(depth=1), WIDE),
+    Partner(Pair, PairOptions(depth=2), DEEP),
     Partner(Fixed, FixedOptions(widths=(2,)), WIDE),
     Partner(Fixed, FixedOptions(widths=(2, 2)), DEEP),
     Partner(Dynamic, DynamicOptions(width=2, depth=3, nodes=5), DEEP),

@@ -27,13 +27,13 @@ from specdec.testing.proving import (
     target_of,
 )
 from specdec.testing.report import Checked, CheckFailed
-from specdec.trees.draft_tree import Draw, TreeSketch
+from specdec.trees.draft_tree import SINGLE_DRAWS, Draw, TreeSketch
 
 MODELS = 8
 """One model of each temper."""
 
 
-SOONEST = (Draw.DETERMINISTIC, Draw.IID, Draw.WITHOUT_REPLACEMENT, Draw.COUPLED)
+SOONEST = (Draw.DETERMINISTIC, Draw.IID, Draw.WITHOUT_REPLACEMENT, Draw.TOP_THEN_ONE, Draw.PAIR, Draw.COUPLED)
 """Kinds of draw, those first whose drafts are enumerated soonest: prefixes of every length are tried with the first alone."""
 
 
@@ -113,8 +113,8 @@ def _refuses(part: Opened) -> None:
         if draw in part.declares.accepts:
             continue
         for tokens in ((1, 2), (1,)) if Shape.TREE in part.declares.shapes else ((1,),):
-            single = len(tokens) == 1 and draw in (Draw.IID, Draw.WITHOUT_REPLACEMENT)
-            if single and part.declares.accepts & {Draw.IID, Draw.WITHOUT_REPLACEMENT}:
+            single = len(tokens) == 1 and draw in SINGLE_DRAWS
+            if single and part.declares.accepts & SINGLE_DRAWS:
                 continue
             _refuses_one(rule, draw, tokens)
 

@@ -7,18 +7,16 @@ from specdec.errors import NumericsError, PluginError
 from specdec.interfaces.results import Verdict
 from specdec.sampling.distribution import TokenDist
 from specdec.sampling.rng import TargetRng
-from specdec.trees.draft_tree import DraftTree, Draw
+from specdec.trees.draft_tree import SINGLE_DRAWS, DraftTree, Draw
 
 TryChildren: TypeAlias = Callable[[int, tuple[int, ...]], tuple[int | None, TokenDist]]
 """(node, its children in draw order) -> the accepted child or None, and what is left of p at the node."""
-
-SINGLE_DRAWS = frozenset({Draw.IID, Draw.WITHOUT_REPLACEMENT})
 
 
 def siblings(tree: DraftTree, node: int, accepts: frozenset[Draw], verifier: str) -> tuple[int, ...]:
     """The children of `node` to verify, in draw order, i.i.d. repeats kept; empty at a leaf. Scouts are left out.
 
-    A single draw is both i.i.d. and without replacement. Raises PluginError for a kind of draw that is not accepted.
+    A single draw from q is of every kind in SINGLE_DRAWS. Raises PluginError for a kind of draw that is not accepted.
     """
     drawn = tuple(child for child in tree.draw_order.get(node, ()) if child not in tree.scouts)
     if not drawn:

@@ -11,7 +11,7 @@ from specdec.sampling.rng import TargetRng
 from specdec.trees.draft_tree import DraftTree, Draw
 from specdec.verifiers.base import descend
 
-ACCEPTS = frozenset({Draw.DETERMINISTIC, Draw.IID, Draw.WITHOUT_REPLACEMENT})
+ACCEPTS = frozenset(Draw) - {Draw.COUPLED}
 
 
 class PointMass(Verifier[PartOptions]):

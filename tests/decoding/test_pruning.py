@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec.decoding.pruning import cut, size_for_all, trimmed
-from specdec.trees.draft_tree import Draw, TreeSketch, Worth, root_only, validate
+from specdec.trees.draft_tree import Draw, TreeSketch, Worth, root_only
+from specdec.trees.tree_rules import validate
 
 GAINS = st.lists(st.lists(st.floats(0.01, 0.99), max_size=6), min_size=1, max_size=4)
 

@@ -15,7 +15,8 @@ from specdec.sampling.params import SamplingParams
 from specdec.tree_builders.dynamic import Dynamic, DynamicOptions
 from specdec.tree_builders.fixed import Fixed, FixedOptions
 from specdec.tree_builders.sampled import Sampled, SampledOptions
-from specdec.trees.draft_tree import Draw, TreeError, TreeSketch, root_only, validate
+from specdec.trees.draft_tree import Draw, TreeError, TreeSketch, root_only
+from specdec.trees.tree_rules import validate
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound
 

@@ -10,7 +10,8 @@ from torch import Tensor
 from specdec.interfaces.parts import TreeBuilder
 from specdec.interfaces.proposals import Budget, Candidates, Distributions, DraftProbs, Frontier
 from specdec.sampling.rng import DraftRng, seeded
-from specdec.trees.draft_tree import DraftTree, validate
+from specdec.trees.draft_tree import DraftTree
+from specdec.trees.tree_rules import validate
 
 Distribution = Callable[[tuple[int, ...]], Sequence[float]]
 

@@ -5,7 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.trees.draft_tree import DraftTree, Draw, TreeError, TreeSketch, follow, root_only, validate
+from specdec.trees.draft_tree import DraftTree, Draw, TreeError, TreeSketch, follow, root_only
+from specdec.trees.tree_rules import validate
 
 VOCAB = 50
 

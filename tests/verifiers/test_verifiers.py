@@ -16,7 +16,7 @@ from specdec.sampling.enumeration import outcomes
 from specdec.sampling.logits_warper import LogitsWarper
 from specdec.sampling.params import SamplingParams
 from specdec.sampling.rng import RequestRng, SeededDraftRng, TargetRng, seeded
-from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch, root_only
+from specdec.trees.draft_tree import SINGLE_DRAWS, DraftTree, Draw, TreeSketch, root_only
 from specdec.verifiers.chain import Chain
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound
@@ -224,7 +224,8 @@ EVEN = [0.25] * VOCAB
 def test_a_rule_refuses_exactly_the_draws_that_it_does_not_declare(rule, kind, tokens):
     tree = tree_of(kind, tokens, EVEN)
     declared = rule.declares(PartOptions())
-    fits = kind in declared.accepts and (len(tokens) == 1 or Shape.TREE in declared.shapes)
+    alike = SINGLE_DRAWS if kind in SINGLE_DRAWS and len(tokens) == 1 else {kind}
+    fits = bool(alike & declared.accepts) and (len(tokens) == 1 or Shape.TREE in declared.shapes)
     p = Rows([EVEN] * len(tree)).target_probs(tree)
     if fits:
         rule().verify(tree, p, seeded(1).target)

@@ -23,7 +23,7 @@ from specdec.losslessness.runtime.tree_checks import (
 )
 from specdec.losslessness.runtime.verdict import judged
 from specdec.sampling.logits_warper import LogitsWarper
-from specdec.trees.draft_tree import validate
+from specdec.trees.tree_rules import validate
 
 
 @pytest.fixture(scope="module")
