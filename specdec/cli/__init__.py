@@ -10,9 +10,9 @@ def __getattr__(name: str) -> Any:
     """`app`: the commands, imported on first use."""
     if name != "app":
         raise AttributeError(f"module 'specdec.cli' has no attribute '{name}'")
-    from specdec.cli.application import app
+    from specdec.cli.application import application
 
-    return app
+    return application()
 
 
 def main() -> None:
@@ -20,10 +20,10 @@ def main() -> None:
     import sys
 
     try:
-        from specdec.cli.application import app
+        from specdec.cli.application import application
         from specdec.cli.output import exit_code
 
-        sys.exit(exit_code(lambda: app(prog_name="specdec")))
+        sys.exit(exit_code(lambda: application(*sys.argv[1:2])(prog_name="specdec")))
     except KeyboardInterrupt:
         sys.stderr.write("specdec: interrupted\n")
         sys.exit(130)

@@ -1,32 +1,49 @@
 """The commands put together."""
 
 import os
+from collections.abc import Mapping
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
-from specdec.cli import bench, datastore, describe, generate, profile, report, roofline, simulate, trace, train, trees, verify
+HELP = "Compose, check, run and prove speculative decoders described in YAML."
 
-app = typer.Typer(
-    name="specdec",
-    help="Compose, check, run and prove speculative decoders described in YAML.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-describe.register(app)
-generate.register(app)
-verify.register(app)
-bench.register(app)
-report.register(app)
-profile.register(app)
-roofline.register(app)
-trees.register(app)
-simulate.register(app)
-trace.register(app)
-train.register(app)
-datastore.register(app)
+COMMANDS: Mapping[str, tuple[str, ...]] = {
+    "describe": ("list", "show", "check", "schema"),
+    "generate": ("generate",),
+    "verify": ("verify",),
+    "bench": ("bench",),
+    "report": ("report", "compare"),
+    "profile": ("profile", "acceptance"),
+    "roofline": ("roofline",),
+    "trees": ("tree",),
+    "simulate": ("simulate",),
+    "trace": ("trace",),
+    "train": ("train", "data"),
+    "datastore": ("datastore",),
+}
+"""By module, the commands and groups that it registers, in the order of the help page."""
+
+
+def application(command: str | None = None) -> typer.Typer:
+    """The program: with the modules of every command, or with that of `command` alone, which then starts without the others.
+
+    What is no command has all of them, for the help page and for the error that lists them.
+    """
+    app = typer.Typer(
+        name="specdec",
+        help=HELP,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_top)
+    alone = [module for module, names in COMMANDS.items() if command in names]
+    for module in alone or COMMANDS:
+        import_module(f"specdec.cli.{module}").register(app)
+    return app
 
 
 def _version(wanted: bool) -> None:
@@ -37,7 +54,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _top(
     context: typer.Context,
     version: Annotated[

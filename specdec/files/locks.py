@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from specdec.errors import SpecdecWarning, SpecError
 from specdec.files.atomic import scratch_files, short_name, writing
 from specdec.files.paths import is_device, is_file, is_folder
@@ -26,6 +24,8 @@ def exclusive(path: Path, *, folder: bool = False) -> Iterator[None]:
     Raises:
         SpecError: another process, or another call in this one, is writing it; or nothing can be written there.
     """
+    from filelock import FileLock, Timeout
+
     if is_device(path):
         yield  # which many may write to
         return

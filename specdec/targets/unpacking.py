@@ -10,8 +10,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from specdec.errors import CheckpointError, SpecdecWarning, SpecError
 from specdec.files.atomic import disk_reason, write_whole
 from specdec.files.paths import exists, is_file, is_folder, matching
@@ -84,6 +82,8 @@ def changed_files(folder: Path, *, hashes: bool = False) -> list[str]:
 def _sweep(root: Path) -> None:
     """Delete what interrupted unpackings left behind, unless one is under way."""
     if matching(root, f"{SCRATCH}*"):
+        from filelock import FileLock, Timeout
+
         with suppress(OSError, Timeout), FileLock(root / LOCK, timeout=0, thread_local=False):
             _delete_scratch(root)
 
@@ -115,6 +115,8 @@ def _write_again(folder: Path, write: Callable[[Path], None]) -> None:
 @contextmanager
 def _exclusive(folder: Path) -> Iterator[None]:
     """Held by one process, and by one thread of it, at a time."""
+    from filelock import FileLock
+
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder.parent / LOCK, thread_local=False)

@@ -6,7 +6,7 @@ import pytest
 from tiny_tokenizers import bytes_tokenizer
 from typer.testing import CliRunner
 
-from specdec.cli.application import app
+from specdec.cli import app
 from specdec.targets.text_codec import TokenizerCodec
 
 TEXT = "The quick brown fox jumps over the lazy dog, and the lazy dog does not mind at all."

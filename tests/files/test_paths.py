@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import specdec
 from specdec import compose
-from specdec.cli.application import app
+from specdec.cli import app
 from specdec.errors import SpecdecError
 from specdec.files import paths
 from specdec.heads.checkpoint_path import locate_head

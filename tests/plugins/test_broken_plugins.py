@@ -7,7 +7,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from specdec.cli.application import app
+from specdec.cli import app
 from specdec.config.catalog import load_catalog
 from specdec.errors import SpecdecWarning
 from specdec.interfaces.declarations import Kind

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import specdec
 from specdec import compose
-from specdec.cli.application import app
+from specdec.cli import app
 from specdec.errors import CheckpointError, SpecError, TargetMismatch
 from specdec.targets.loading import load_model, load_tokenizer
 from specdec.training.reading import read_training_spec
