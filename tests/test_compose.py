@@ -17,7 +17,7 @@ from specdec.interfaces.declarations import BuilderDeclaration, Gives, Guarantee
 from specdec.interfaces.parts import PartOptions, TreeBuilder
 from specdec.plugins.loading import load_registry
 from specdec.plugins.registry import Registered
-from specdec.trees.draft_tree import Draw
+from specdec.trees.draft_tree import SINGLE_DRAWS, Draw
 
 TARGET = {"use": "tabular", "vocab": 3, "random": {"order": 1, "sharpness": 4.0}}
 DRAFTER = {"use": "tabular", "vocab": 3, "random": {"seed": 7}}
@@ -71,7 +71,7 @@ def test_an_impossible_pair_is_refused_with_lines_and_what_would_fit(catalog, tm
         "  lines 1, 5  drafter 'ngram' gives candidates without q; verifier 'multi_round' reads q",
         "  verifiers that fit: match, point_mass",
         "  builders that fit: none",
-        "  builders that fit with another drafter (model, eagle, eagle3): chain {draw: sampled}, sampled, chains",
+        "  builders that fit with another drafter (model, eagle, eagle3): chain {draw: sampled}, sampled, delayed, chains",
     ]
 
 
@@ -150,8 +150,9 @@ def test_every_pair_of_builder_and_verifier_is_either_built_or_refused_as_the_co
             builder = catalog.registry.find(Kind.TREE, tree["use"])
             made = builder.declares(builder.Options(**{k: v for k, v in tree.items() if k != "use"}))
             rule = registered.cls.declares(registered.cls.Options())
-            draws = {made.draw} | ({Draw.IID, Draw.WITHOUT_REPLACEMENT} if tree.get("draw") == "sampled" else set())
-            expected = bool(draws & rule.accepts) and made.shape in rule.shapes
+            draws = {made.draw} | (SINGLE_DRAWS if tree.get("draw") == "sampled" else set())
+            small = rule.most_drafts is None or made.shape is Shape.CHAIN
+            expected = bool(draws & rule.accepts) and made.shape in rule.shapes and small
             reading = read(spec(tree=tree, verifier={"use": name}), catalog)
             if expected:
                 assert build(check(reading, catalog), catalog).builder.declaration == made

@@ -30,9 +30,7 @@ def check_outputs(output: Path, plot: Path | None = None, *, inputs: Sequence[Pa
             raise SpecError(f"{path}: there is no folder {path.parent}")
         keep_inputs(path, inputs)
     if plot is not None:
-        from specdec.tree_search.pictures import check_ending
-
-        check_ending(plot)
+        check_ending_of(plot)
         if is_same(plot, output):
             raise SpecError(f"{plot}: is --output, too; give the picture another name")
 
@@ -41,3 +39,10 @@ def keep_inputs(output: Path, inputs: Sequence[Path]) -> None:
     """Raise SpecError for an output that would replace what is read."""
     if any(is_same(output, read) for read in inputs):
         raise SpecError(f"{output}: is read, and would be replaced; give another name for what is written")
+
+
+def check_ending_of(plot: Path) -> None:
+    """Raise SpecError unless a picture can be written to this path."""
+    from specdec.tree_search.pictures import check_ending
+
+    check_ending(plot)

@@ -69,7 +69,7 @@ def profile(
     resolved = _plan(what, catalog, target, settings)
     decoder = _decoder(resolved, catalog)
     contexts = tuple(sorted(set(context or (128, 512))))
-    with _progress("rounds", rounds + 1) as step:
+    with progress_bar("rounds", rounds + 1) as step:
         costs = measure_costs(
             decoder,
             CostPlan(default_widths(max_width), contexts, rounds),
@@ -165,7 +165,7 @@ def acceptance(
     plan = AcceptancePlan(max_new_tokens, width, depth, own_steps, seed)
     source = f"{resolved.spec.name} on {len(asked)} questions of {names}"
     made = {**provenance(), **_facts(decoder), "spec": resolved.plain(), "max_new_tokens": max_new_tokens}
-    with _progress("answers", len(asked)) as step:
+    with progress_bar("answers", len(asked)) as step:
         measured = measure_acceptance(decoder, asked, plan, source=source, provenance=made, on_answer=step)
     write_acceptance(output, measured)
     if plot is not None:
@@ -187,7 +187,7 @@ def _print_acceptance(profile: "AcceptanceProfile") -> None:
 
 
 @contextmanager
-def _progress(title: str, total: int) -> Iterator[Callable[[], None]]:
+def progress_bar(title: str, total: int) -> Iterator[Callable[[], None]]:
     """A bar on stderr, which counts each call."""
     columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:

@@ -1,6 +1,7 @@
 """The checks of a spec that need no weights: shape, names, fit."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from specdec.config.strategy_spec import Reading, StrategySpec, read_spec
 from specdec.errors import IncompatibleParts, PluginError, SpecdecError, SpecError, listed
 from specdec.files.validation import validated
 from specdec.files.yaml_document import KeyPath, Origin, Problem
-from specdec.interfaces.compatibility import NamedDeclaration
+from specdec.interfaces.compatibility import NamedDeclaration, too_many_drafts
 from specdec.interfaces.consent import OPTION
 from specdec.interfaces.declarations import Kind, TargetDeclaration
 from specdec.interfaces.part_guard import PartGuard
@@ -63,10 +64,18 @@ def check(reading: Reading, catalog: Catalog, *, target: Target | None = None) -
         declared[Kind.TARGET] = NamedDeclaration(type(target).name, declaration_of(target))
     allow_lossy = reading.document.data.get("allow_lossy") is True
     result = fit(declared, catalog.registry, allow_lossy=allow_lossy)
-    _raise_if_any(reading, [*reading.problems, *checker.problems], result)
+    _raise_if_any(reading, [*reading.problems, *checker.problems], _with_draft_sizes(result, reading, declared))
     if reading.spec is None:
         raise SpecError(f"{reading.label}: cannot be read")
     return ResolvedSpec(reading.spec, chosen, nested, catalog.library, reading.folder, reading.label, drafters)
+
+
+def _with_draft_sizes(result: Fit, reading: Reading, declared: Mapping[Kind, NamedDeclaration[Any]]) -> Fit:
+    """The same, where the parts fit otherwise, with what the sampling of drafts leaves a rule to go through."""
+    if reading.spec is None or result.broken or not {Kind.TREE, Kind.VERIFIER} <= declared.keys():
+        return result
+    many = too_many_drafts(declared[Kind.TREE], declared[Kind.VERIFIER], reading.spec.sampling.draft_truncation.top_k)
+    return result if many is None else replace(result, broken=(many,))
 
 
 def declaration_of(target: Target) -> TargetDeclaration:

@@ -19,6 +19,8 @@ from specdec.trees.draft_tree import SINGLE_DRAWS, Draw
 
 D = TypeVar("D")
 
+_SHAPES = {Shape.CHAIN: "a chain", Shape.TREE: "a tree", Shape.CHAINS: "several i.i.d. chains"}
+
 
 @dataclass(frozen=True, slots=True)
 class NamedDeclaration(Generic[D]):
@@ -85,12 +87,12 @@ def _builder_and_verifier(
         yield Mismatch("draw", ("tree", "verifier"), message)
     elif made.draw is Draw.COUPLED and rule.reads_q:
         yield Mismatch("coupled", ("tree", "verifier"), f"{_coupled(builder.name)}; verifier '{verifier.name}' reads q")
-    if made.shape not in rule.shapes:
-        wanted = " or ".join(sorted(rule.shapes))
+    if made.shape not in rule.shapes and not (made.shape is Shape.CHAINS and Shape.TREE in rule.shapes):
+        wanted = " or ".join(_SHAPES[shape] for shape in sorted(rule.shapes))
         yield Mismatch(
             "shape",
             ("tree", "verifier"),
-            f"tree '{builder.name}' grows a {made.shape}; verifier '{verifier.name}' verifies a {wanted}",
+            f"tree '{builder.name}' grows {_SHAPES[made.shape]}; verifier '{verifier.name}' verifies {wanted}",
         )
     if rule.reads_q and made.prunes_on_draws:
         yield Mismatch(
@@ -99,6 +101,23 @@ def _builder_and_verifier(
             f"tree '{builder.name}' cuts nodes after looking at what was drawn, so that they no longer follow q; "
             f"verifier '{verifier.name}' reads q",
         )
+
+
+def too_many_drafts(
+    builder: NamedDeclaration[BuilderDeclaration], verifier: NamedDeclaration[VerifierDeclaration], top_k: int | None
+) -> Mismatch | None:
+    """Whether a rule would have to go through more drafts of a node than it can. top_k: of the draft sampling."""
+    most, children = verifier.declares.most_drafts, max(builder.declares.max_children or (1,))
+    if most is None or children == 1 or (top_k is not None and top_k**children <= most):
+        return None
+    drawn = f"from {top_k} tokens" if top_k is not None else "from the whole vocabulary"
+    fitting = max(1, int(most ** (1 / children) + 1e-9))
+    return Mismatch(
+        "drafts",
+        ("verifier",),
+        f"verifier '{verifier.name}' goes through all drafts of a node, at most {most}; {children} draws {drawn} are more: "
+        f"'sampling: {{draft: {{temperature: 1, top_k: {fitting}}}}}' would work",
+    )
 
 
 def _coupled(builder: str) -> str:
@@ -125,7 +144,7 @@ def _target_and_rest(
     offers = target.declares
     if offers.no_decoding_because is not None:
         yield Mismatch("target", ("target",), f"target '{target.name}' cannot be decoded: {offers.no_decoding_because}")
-    if offers.no_trees_because is not None and builder.declares.shape is Shape.TREE:
+    if offers.no_trees_because is not None and builder.declares.shape is not Shape.CHAIN:
         yield Mismatch(
             "trees",
             ("target", "tree"),

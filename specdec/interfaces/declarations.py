@@ -12,10 +12,11 @@ from specdec.trees.draft_tree import Draw
 
 
 class Shape(StrEnum):
-    """A chain has at most one child per node."""
+    """A chain has at most one child per node. Chains are several i.i.d. ones, joined where they agree: a tree, too."""
 
     CHAIN = "chain"
     TREE = "tree"
+    CHAINS = "chains"
 
 
 class Gives(StrEnum):
@@ -115,6 +116,8 @@ class VerifierDeclaration:
     """`reads_q`: the rule divides by, or subtracts, the distribution that the drafts were drawn from.
 
     `reads`: with TREE, rows of p are asked for also where no token is emitted.
+    `most_drafts`: of a rule that goes through all drafts of a node, how many there may be: the tokens of q to the power of the
+    number of children; None: any.
     """
 
     accepts: frozenset[Draw]
@@ -122,6 +125,7 @@ class VerifierDeclaration:
     reads_q: bool
     guarantee: Guarantee = Guarantee.LOSSLESS
     reads: Reads = Reads.PATH
+    most_drafts: int | None = None
 
     def __post_init__(self) -> None:
         _read_words(self, {"accepts": Draw, "shapes": Shape, "guarantee": Guarantee, "reads": Reads})

@@ -31,25 +31,33 @@ def specdec_tree_builders() -> list[type[TreeBuilder]]:
     from specdec.tree_builders.chain import Chain
     from specdec.tree_builders.chains import Chains
     from specdec.tree_builders.coupled import Coupled
+    from specdec.tree_builders.delayed import Delayed
     from specdec.tree_builders.dynamic import Dynamic
     from specdec.tree_builders.fixed import Fixed
     from specdec.tree_builders.pair import Pair
     from specdec.tree_builders.sampled import Sampled
     from specdec.tree_builders.top_then_one import TopThenOne
 
-    drawn: list[type[TreeBuilder]] = [Sampled, TopThenOne, Pair, Chains]
+    drawn: list[type[TreeBuilder]] = [Sampled, Delayed, Chains, TopThenOne, Pair]
     return [Chain, Fixed, Dynamic, Adaptive, *drawn, Coupled]
 
 
 @hookimpl
 def specdec_verifiers() -> list[type[Verifier]]:
-    """The four lossless rules."""
+    """The lossless rules."""
+    from specdec.verifiers.block import Block
     from specdec.verifiers.chain import Chain
+    from specdec.verifiers.gbv import Gbv
+    from specdec.verifiers.greedy_last import GreedyLast
+    from specdec.verifiers.k_seq import KSeq
     from specdec.verifiers.match import Match
     from specdec.verifiers.multi_round import MultiRound
+    from specdec.verifiers.optimal_transport import OptimalTransport
     from specdec.verifiers.point_mass import PointMass
+    from specdec.verifiers.spec_hub import SpecHub
+    from specdec.verifiers.traversal import Traversal
 
-    return [Match, PointMass, Chain, MultiRound]
+    return [Match, PointMass, Chain, Block, MultiRound, KSeq, OptimalTransport, Traversal, Gbv, GreedyLast, SpecHub]
 
 
 @hookimpl

@@ -55,9 +55,17 @@ class TokenDist:
             return None if token == self.point else self
         return _normalised(self.ids, torch.where(self.ids == token, 0.0, self.probs))
 
-    def residual(self, q: Tensor) -> "TokenDist | None":
-        """norm((p - q)+) for q [vocab]; None if nothing is left. Source: arXiv 2211.17192, appendix A.1."""
-        return _normalised(self.ids, (self.probs - q[self.ids.to(q.device)].to(self.probs)).clamp_min(0))
+    def excess(self, q: Tensor, weight: float = 1.0) -> Tensor:
+        """[k] (weight p - q)+ on the support, for q [vocab]."""
+        return (weight * self.probs - q[self.ids.to(q.device)].to(self.probs)).clamp_min(0)
+
+    def residual(self, q: Tensor, weight: float = 1.0) -> "TokenDist | None":
+        """norm((weight p - q)+) for q [vocab]; None if nothing is left. Source: arXiv 2211.17192, appendix A.1."""
+        return _normalised(self.ids, self.excess(q, weight))
+
+    def reweighted(self, weights: Tensor) -> "TokenDist | None":
+        """norm(weights) [k] on the support; None if nothing is left."""
+        return _normalised(self.ids, weights)
 
 
 def point_mass(token: int) -> TokenDist:
@@ -65,9 +73,14 @@ def point_mass(token: int) -> TokenDist:
     return TokenDist(torch.tensor([token]), torch.ones(1, dtype=torch.float64), token)
 
 
+def left_of(weights: Tensor) -> TokenDist | None:
+    """The distribution of a dense row of weights [vocab], renormalised; None if nothing is left."""
+    return _normalised(torch.arange(weights.shape[-1], device=weights.device), weights.to(torch.float64))
+
+
 def from_dense(probs: Tensor) -> TokenDist:
     """The distribution of a dense row of weights [vocab], renormalised. Raises NumericsError for no mass or NaN."""
-    dist = _normalised(torch.arange(probs.shape[-1], device=probs.device), probs.to(torch.float64))
+    dist = left_of(probs)
     if dist is None:
         raise NumericsError("a distribution has no mass")
     return dist

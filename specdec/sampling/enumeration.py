@@ -1,9 +1,10 @@
 """Every outcome of a random procedure, by replaying its choices: the engine of the exact proofs."""
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 from specdec.errors import NumericsError, SpecdecError
@@ -45,16 +46,28 @@ class _Script:
         return None
 
 
-class ReplayTargetRng(TargetRng):
-    """Target draws that follow a script."""
+Apart = Callable[[int], Collection[int]]
+"""Position -> the tokens that make a difference there."""
 
-    def __init__(self, script: _Script) -> None:
+
+class ReplayTargetRng(TargetRng):
+    """Target draws that follow a script. apart: all other tokens of a choice are one outcome; None: each is one."""
+
+    def __init__(self, script: _Script, apart: Apart | None = None) -> None:
         self._script = script
+        self._apart = apart
         self._positions = RisingPositions()
 
     def choose(self, ids: Tensor, probs: Tensor, position: int) -> int:
         self._positions.use(position)
-        return int(ids[self._script.branch(probs.tolist())])
+        if self._apart is None:
+            return int(ids[self._script.branch(probs.tolist())])
+        wanted = torch.tensor(sorted(self._apart(position)), dtype=ids.dtype, device=ids.device)
+        slots = torch.searchsorted(ids, wanted).clamp_max(len(ids) - 1)
+        marked = slots[ids[slots] == wanted]
+        others = probs.index_fill(0, marked, 0.0)
+        outcome = self._script.branch([*probs[marked].tolist(), float(others.sum())])
+        return int(ids[marked[outcome]]) if outcome < len(marked) else int(ids[others.argmax()])
 
     def flip(self, probability: float) -> bool:
         passing = min(1.0, max(0.0, probability)) if not math.isnan(probability) else math.nan
@@ -89,9 +102,10 @@ class ReplayDraftRng(DraftRng):
         return self.draw(probs, count, replacement=False)
 
 
-def outcomes(run: Callable[[RequestRng], R], *, limit: int = 5_000_000) -> dict[R, float]:
+def outcomes(run: Callable[[RequestRng], R], *, limit: int = 5_000_000, apart: Apart | None = None) -> dict[R, float]:
     """The exact distribution of `run`: it is called once per leaf of its tree of choices; results map to their probability.
 
+    apart: by position, the tokens by which results differ: the others of the target's choice are drawn as one.
     Raises SpecdecError beyond `limit` leaves, NumericsError when the masses do not sum to 1 within 1e-9.
     """
     distribution: dict[R, float] = {}
@@ -99,7 +113,7 @@ def outcomes(run: Callable[[RequestRng], R], *, limit: int = 5_000_000) -> dict[
     leaves = 0
     while prefix is not None:
         script = _Script(prefix)
-        result = run(RequestRng(ReplayDraftRng(script), ReplayTargetRng(script)))
+        result = run(RequestRng(ReplayDraftRng(script), ReplayTargetRng(script, apart)))
         distribution[result] = distribution.get(result, 0.0) + script.mass
         prefix = script.successor()
         leaves += 1

@@ -72,6 +72,8 @@ PARTNERS = (
     Partner(Sampled, SampledOptions(widths=(2,), replacement=True), WIDE),
     Partner(Sampled, SampledOptions(widths=(2, 1), replacement=True), SMALL),
     Partner(Chains, ChainsOptions(count=2, length=2), SMALL),
+    Partner(Chains, ChainsOptions(count=2, length=1), WIDE),
+    Partner(Chains, ChainsOptions(count=3, length=1), DEEP),
     Partner(TopThenOne, TopThenOneOptions(widths=(3,)), WIDE),
     Partner(TopThenOne, TopThenOneOptions(widths=(2, 2)), DEEP),
     Partner(Pair, PairOptions(depth=1), WIDE),

@@ -112,7 +112,7 @@ def _refuses(part: Opened) -> None:
     for draw in Draw:
         if draw in part.declares.accepts:
             continue
-        for tokens in ((1, 2), (1,)) if Shape.TREE in part.declares.shapes else ((1,),):
+        for tokens in ((1, 2), (1,)) if part.declares.shapes - {Shape.CHAIN} else ((1,),):
             single = len(tokens) == 1 and draw in SINGLE_DRAWS
             if single and part.declares.accepts & SINGLE_DRAWS:
                 continue

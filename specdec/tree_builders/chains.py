@@ -40,7 +40,7 @@ class Chains(TreeBuilder[ChainsOptions]):
         """I.i.d. draws in a tree, or in a chain where there is one only."""
         return BuilderDeclaration(
             draw=Draw.IID,
-            shape=Shape.CHAIN if options.count == 1 else Shape.TREE,
+            shape=Shape.CHAIN if options.count == 1 else Shape.CHAINS,
             needs=frozenset({Gives.DISTRIBUTIONS}),
             max_nodes=options.count * options.length,
             max_depth=options.length,

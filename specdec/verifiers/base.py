@@ -1,11 +1,14 @@
 """What verifiers share: the checks before a tree is trusted, and the way down it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
+
+from torch import Tensor
 
 from specdec.errors import NumericsError, PluginError
 from specdec.interfaces.results import Verdict
 from specdec.sampling.distribution import TokenDist
+from specdec.sampling.logits_warper import TargetProbs
 from specdec.sampling.rng import TargetRng
 from specdec.trees.draft_tree import SINGLE_DRAWS, DraftTree, Draw
 
@@ -51,3 +54,43 @@ def descend(tree: DraftTree, rng: TargetRng, accepts: frozenset[Draw], verifier:
             return Verdict(tuple(path), token, all_accepted=not drawn)
         path.append(accepted)
         node = accepted
+
+
+def accept_single(
+    tree: DraftTree, node: int, drawn: tuple[int, ...], target_probs: TargetProbs, rng: TargetRng
+) -> tuple[int | None, TokenDist]:
+    """Rejection sampling of at most one draw from q: the child or None, and what is left of p. *Source: arXiv 2211.17192.*"""
+    dist = target_probs.row(node)
+    if not drawn:
+        return None, dist
+    q, (child,) = tree.q_of(node), drawn
+    draft_prob = check_drafted(float(q[tree.tokens[child]]), child, tree.tokens[child])
+    if rng.flip(min(1.0, dist.prob(tree.tokens[child]) / draft_prob)):
+        return child, dist
+    return None, dist.residual(q) or target_probs.fall_back(dist)
+
+
+def block_length(
+    rows: Sequence[TokenDist], q_rows: Sequence[Tensor], ratios: Sequence[float], rng: TargetRng
+) -> tuple[int, float]:
+    """How many tokens of a chain block verification accepts, and the weight of that beginning.
+
+    Args:
+        rows: p by node of the chain, the root first; one more than there are tokens.
+        q_rows: [vocab] q by node, without the last.
+        ratios: p/q by token.
+        rng: Draws whether a beginning passes.
+
+    *Source: arXiv 2403.10444, algorithm 2.*
+    """
+    weights = [1.0]
+    for ratio in ratios:
+        weights.append(min(1.0, weights[-1] * ratio))
+    for length in range(len(ratios), 0, -1):
+        weight = passing = weights[length]
+        if length < len(ratios):
+            excess = float(rows[length].excess(q_rows[length], weight).sum())
+            passing = excess / (excess + (1 - weight)) if excess > 0 or weight < 1 else 1.0
+        if rng.flip(passing):
+            return length, weight
+    return 0, 1.0

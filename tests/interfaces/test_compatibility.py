@@ -46,13 +46,13 @@ def test_parts_that_fit_break_no_rule():
 
 
 @pytest.mark.parametrize(("draw", "shape", "accepted"), list(product(Draw, Shape, Draw)))
-def test_a_draw_fits_a_rule_that_accepts_it_and_in_a_chain_iid_is_without_replacement(draw, shape, accepted):
+def test_a_draw_fits_a_rule_that_accepts_it_and_in_a_chain_a_draw_from_q_is_of_every_kind(draw, shape, accepted):
     rules = broken(
         builder=BuilderDeclaration(draw, shape, ANY),
         verifier=VerifierDeclaration(frozenset({accepted}), ALL_SHAPES, reads_q=False),
     )
-    single = {Draw.IID, Draw.WITHOUT_REPLACEMENT}
-    fits = draw is accepted or (shape is Shape.CHAIN and {draw, accepted} == single)
+    single = {Draw.IID, Draw.WITHOUT_REPLACEMENT, Draw.TOP_THEN_ONE, Draw.PAIR}
+    fits = draw is accepted or (shape is Shape.CHAIN and {draw, accepted} <= single)
     assert rules == ([] if fits else ["draw"])
 
 

@@ -41,6 +41,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "sampled": [{"widths": (2, 1)}, {"widths": (2, 1), "replacement": True}, {"widths": (1, 1)}],
     "top_then_one": [{"widths": (3,)}, {"widths": (2, 2)}, {"widths": (1, 1)}],
     "pair": [{"depth": 1}, {"depth": 2}],
+    "delayed": [{"stem": 1, "widths": (2,)}, {"stem": 2, "widths": (2, 1), "replacement": True}],
     "chains": [{"count": 2, "length": 2}, {"count": 1, "length": 3}],
     "coupled": [{"widths": (2, 1)}, {"widths": (1, 1, 1)}],
     "model": [{"model": "target"}],

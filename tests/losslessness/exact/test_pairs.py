@@ -12,16 +12,27 @@ from specdec.losslessness.exact.runs import prove_run
 from specdec.sampling.params import SamplingParams, TruncationParams
 from specdec.tree_builders.adaptive import Adaptive, AdaptiveOptions
 from specdec.tree_builders.chain import Chain, ChainOptions
+from specdec.tree_builders.chains import Chains, ChainsOptions
 from specdec.tree_builders.coupled import Coupled, CoupledOptions
+from specdec.tree_builders.delayed import Delayed, DelayedOptions
 from specdec.tree_builders.dynamic import Dynamic, DynamicOptions
 from specdec.tree_builders.fixed import Fixed, FixedOptions
+from specdec.tree_builders.pair import Pair, PairOptions
 from specdec.tree_builders.sampled import Sampled, SampledOptions
+from specdec.tree_builders.top_then_one import TopThenOne, TopThenOneOptions
+from specdec.verifiers.block import Block
 from specdec.verifiers.chain import Chain as ChainRule
+from specdec.verifiers.gbv import Gbv
+from specdec.verifiers.greedy_last import GreedyLast
+from specdec.verifiers.k_seq import KSeq
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound
+from specdec.verifiers.optimal_transport import OptimalTransport
 from specdec.verifiers.point_mass import PointMass
+from specdec.verifiers.spec_hub import SpecHub
+from specdec.verifiers.traversal import Traversal
 
-VERIFIERS = (Match, PointMass, ChainRule, MultiRound)
+VERIFIERS = (Match, PointMass, ChainRule, Block, MultiRound, KSeq, OptimalTransport, Traversal, Gbv, GreedyLast, SpecHub)
 BUILDERS = {
     "greedy chain": (Chain, ChainOptions(length=2)),
     "sampled chain": (Chain, ChainOptions(length=2, draw="sampled")),
@@ -34,22 +45,33 @@ BUILDERS = {
     "wor chain": (Sampled, SampledOptions(widths=[1, 1])),
     "wor uneven": (Sampled, SampledOptions(paths=[(0,), (1,), (1, 0), (2,)])),
     "iid uneven": (Sampled, SampledOptions(paths=[(0,), (0, 0), (1,), (0, 1)], replacement=True)),
+    "delayed": (Delayed, DelayedOptions(stem=1, widths=[2])),
+    "chains": (Chains, ChainsOptions(count=2, length=2)),
+    "top then one": (TopThenOne, TopThenOneOptions(widths=[2, 1])),
+    "pair": (Pair, PairOptions(depth=1)),
     "coupled chain": (Coupled, CoupledOptions(widths=[1, 1])),
     "coupled tree": (Coupled, CoupledOptions(widths=[2, 1])),
 }
 SEQUENCE = ("T1_iid_A", "T2_context", "T3_toy2", "T5_equal_ctx", "T6_disjoint2", "T7_sharp_q")
+ALWAYS = {Match, PointMass}
+SINGLE = set(VERIFIERS)
+"""Verify a chain of single draws, whatever the kind."""
 ALLOWED = {
-    "greedy chain": {Match, PointMass},
-    "sampled chain": set(VERIFIERS),
-    "fixed": {Match, PointMass},
-    "dynamic": {Match, PointMass},
-    "adaptive": {Match, PointMass},
-    "iid tree": {Match, PointMass, MultiRound},
-    "wor tree": {Match, PointMass, MultiRound},
-    "iid chain": set(VERIFIERS),
-    "wor chain": set(VERIFIERS),
-    "wor uneven": {Match, PointMass, MultiRound},
-    "iid uneven": {Match, PointMass, MultiRound},
+    "greedy chain": ALWAYS,
+    "sampled chain": SINGLE,
+    "fixed": ALWAYS,
+    "dynamic": ALWAYS,
+    "adaptive": ALWAYS,
+    "iid tree": ALWAYS | {MultiRound, KSeq, OptimalTransport, Traversal},
+    "wor tree": ALWAYS | {MultiRound, Traversal},
+    "iid chain": SINGLE,
+    "wor chain": SINGLE,
+    "wor uneven": ALWAYS | {MultiRound, Traversal},
+    "iid uneven": ALWAYS | {MultiRound, KSeq, OptimalTransport, Traversal},
+    "delayed": ALWAYS | {MultiRound, Traversal},
+    "chains": ALWAYS | {MultiRound, KSeq, OptimalTransport, Traversal, Gbv},
+    "top then one": ALWAYS | {GreedyLast},
+    "pair": ALWAYS | {SpecHub},
     "coupled chain": {Match},
     "coupled tree": {Match},
 }
@@ -61,6 +83,9 @@ SMALL = {
     "dynamic": (Dynamic, DynamicOptions(width=2, depth=1, nodes=2)),
     "iid tree": (Sampled, SampledOptions(widths=[2], replacement=True)),
     "wor tree": (Sampled, SampledOptions(widths=[2])),
+    "chains": (Chains, ChainsOptions(count=2, length=1)),
+    "top then one": (TopThenOne, TopThenOneOptions(widths=[2])),
+    "pair": (Pair, PairOptions(depth=1)),
 }
 SMALL_PAIRS = [(name, verifier) for name, verifier in PAIRS if name in SMALL]
 TEN = [drawn_case(number) for number in range(10)]
