@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from specdec.cli import app
 from specdec.config.catalog import load_catalog
 from specdec.config.resolver import check, read
+from specdec.interfaces.declarations import Kind
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "strategies" / "README.md", ROOT / "CONTRIBUTING.md"]
@@ -92,23 +94,19 @@ def test_the_links_lead_somewhere():
 
 def test_the_table_of_fitting_parts_says_what_check_says():
     rows = re.findall(r"^\|[^|]*\| (`[^|]*) \| (`[^|]*) \|$", (ROOT / "strategies" / "README.md").read_text(), re.MULTILINE)
-    assert len(rows) == 4
+    assert len(rows) == 8
     catalog = load_catalog()
-    drafter = {"use": "tabular", "vocab": 2, "random": {}}
-    target = {"use": "tabular", "vocab": 2, "random": {}}
+    table = {"use": "tabular", "vocab": 2, "random": {}}
+    few = {"temperature": 1.0, "draft": {"temperature": 1.0, "top_k": 2}}
     for trees, verifiers in rows:
-        for tree in re.findall(r"`(\w+)(?: \{draw: (\w+)\})?`", trees):
-            options = {"draw": tree[1]} if tree[1] else {"widths": [2]} if tree[0] in ("fixed", "sampled", "coupled") else {}
+        for name, options in re.findall(r"`(\w+)(?: (\{[^}]*\}))?`", trees):
+            shape = {"widths": [2]} if "widths" in catalog.registry.find(Kind.TREE, name).Options.model_fields else {}
+            tree = {"use": name, **shape, **(yaml.safe_load(options) if options else {})}
             fitting = re.findall(r"`(\w+)`", verifiers)
-            for verifier in ("match", "point_mass", "chain", "multi_round"):
-                spec = {
-                    "target": target,
-                    "drafter": drafter,
-                    "tree": {"use": tree[0], **options},
-                    "verifier": {"use": verifier},
-                }
+            for verifier in catalog.registry.parts[Kind.VERIFIER]:
+                spec = {"target": table, "drafter": table, "tree": tree, "verifier": {"use": verifier}, "sampling": few}
                 if verifier in fitting:
                     check(read(spec, catalog), catalog)
                 else:
-                    with pytest.raises(Exception, match="do not fit together"):
+                    with pytest.raises(Exception, match=r"do not fit together|allow_lossy"):
                         check(read(spec, catalog), catalog)
