@@ -44,20 +44,25 @@ def specdec_tree_builders() -> list[type[TreeBuilder]]:
 
 @hookimpl
 def specdec_verifiers() -> list[type[Verifier]]:
-    """The lossless rules."""
+    """The lossless rules, and the lossy ones."""
     from specdec.verifiers.block import Block
     from specdec.verifiers.chain import Chain
+    from specdec.verifiers.ensemble import Ensemble
     from specdec.verifiers.gbv import Gbv
     from specdec.verifiers.greedy_last import GreedyLast
     from specdec.verifiers.k_seq import KSeq
+    from specdec.verifiers.lenience import Lenience
     from specdec.verifiers.match import Match
     from specdec.verifiers.multi_round import MultiRound
     from specdec.verifiers.optimal_transport import OptimalTransport
     from specdec.verifiers.point_mass import PointMass
     from specdec.verifiers.spec_hub import SpecHub
+    from specdec.verifiers.thresholds import Thresholds
     from specdec.verifiers.traversal import Traversal
+    from specdec.verifiers.typical import Typical
 
-    return [Match, PointMass, Chain, Block, MultiRound, KSeq, OptimalTransport, Traversal, Gbv, GreedyLast, SpecHub]
+    exact: list[type[Verifier]] = [Match, PointMass, Chain, Block, MultiRound, KSeq, OptimalTransport, Traversal, Gbv]
+    return [*exact, GreedyLast, SpecHub, Typical, Thresholds, Lenience, Ensemble]
 
 
 @hookimpl

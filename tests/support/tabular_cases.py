@@ -45,6 +45,7 @@ def tabular_decoder(
     builder: type[TreeBuilder],
     builder_options: PartOptions,
     verifier: type[Verifier],
+    verifier_options: PartOptions | None = None,
     *,
     sampling: SamplingParams | None = None,
 ) -> Decoder:
@@ -55,6 +56,6 @@ def tabular_decoder(
         target,
         build_part(TabularDrafter, case.drafter, tools),
         build_part(builder, builder_options, tools),
-        build_part(verifier, None, tools),
+        build_part(verifier, verifier_options, tools),
         sampling=sampling if sampling is not None else SamplingParams(temperature=1.0),
     )

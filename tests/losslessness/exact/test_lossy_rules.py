@@ -1,5 +1,7 @@
 """The rest of the trap table: mistakes of block verification, and rules that are lossy by design, by the known amounts."""
 
+from fractions import Fraction
+
 import pytest
 from tabular_cases import tabular_decoder
 
@@ -11,6 +13,12 @@ from specdec.sampling.distribution import from_dense
 from specdec.tree_builders.chain import Chain, ChainOptions
 from specdec.tree_builders.fixed import Fixed, FixedOptions
 from specdec.trees.draft_tree import Draw
+from specdec.verifiers.ensemble import Ensemble, EnsembleOptions
+from specdec.verifiers.lenience import Lenience, LenienceOptions
+from specdec.verifiers.thresholds import Thresholds
+from specdec.verifiers.typical import Typical
+
+SAMPLED = (Chain, ChainOptions(length=1, draw="sampled"))
 
 
 class Rule(Verifier[PartOptions]):
@@ -114,31 +122,6 @@ def test_a_token_level_residual_is_seen_only_where_rows_differ(sequence_case):
     assert proof_of(sequence_case("T1_iid_A"), TokenResidual, 2).holds
 
 
-class Lenient(Rule):
-    """Accept min(1, p / (l q)); the residual is norm((p - l q)+). *Source: arXiv 2211.17192, lenience.*"""
-
-    lenience = 1.0
-
-    def verify(self, tree, p, rng):
-        [node] = tree.children[0]
-        row, q, token = p.row(0).dense(len(tree.q_of(0))), tree.q_of(0), tree.tokens[node]
-        if rng.flip(min(1.0, float(row[token] / (self.lenience * q[token])))):
-            return self.verdict(tree, [node], p.row(node).choose(rng, tree.root_position + 2))
-        return self.verdict(tree, [], self.draw((row - self.lenience * q).clamp_min(0), rng, tree, []))
-
-
-class Ensemble(Rule):
-    """Verify against half p and half q."""
-
-    def verify(self, tree, p, rng):
-        [node] = tree.children[0]
-        q, token = tree.q_of(0), tree.tokens[node]
-        row = 0.5 * p.row(0).dense(len(q)) + 0.5 * q
-        if rng.flip(min(1.0, float(row[token] / q[token]))):
-            return self.verdict(tree, [node], p.row(node).choose(rng, tree.root_position + 2))
-        return self.verdict(tree, [], self.draw((row - q).clamp_min(0), rng, tree, []))
-
-
 class Synthetic(Rule):
     """Accept at a rate that was measured elsewhere; reject into the residual."""
 
@@ -150,35 +133,53 @@ class Synthetic(Rule):
         return self.verdict(tree, [], self.draw((p.row(0).dense(len(q)) - q).clamp_min(0), rng, tree, []))
 
 
-class TypicalAcceptance(Rule):
-    """Take the first child if p of it exceeds min(eps, delta e^-H). *Source: arXiv 2401.10774.*"""
+LOSSY = [
+    ("LOSSY_lenience_1", Lenience, {"lenience": 1.0}, SAMPLED),
+    ("LOSSY_lenience_3/4", Lenience, {"lenience": 0.75}, SAMPLED),
+    ("LOSSY_lenience_1/2", Lenience, {"lenience": 0.5}, SAMPLED),
+    ("LOSSY_ensemble_w_1/2", Ensemble, {"weight": 0.5}, SAMPLED),
+    ("LOSSY_synthetic_rate_0.7", Synthetic, {}, SAMPLED),
+    ("LOSSY_medusa_typical_eps0.3_delta0.09", Typical, {}, (Fixed, FixedOptions(widths=[1]))),
+    (
+        "LOSSY_medusa_typical_eps0.3_delta0.09",
+        Typical,
+        {"posterior_threshold": 0.3, "posterior_alpha": 0.09},
+        (Fixed, FixedOptions(widths=[1])),
+    ),
+    ("LOSSY_sglang_threshold_single_0.25", Thresholds, {"single": 0.25}, (Fixed, FixedOptions(widths=[2]))),
+]
 
-    def verify(self, tree, p, rng):
-        node = tree.children[0][0]
-        row = p.row(0)
-        entropy = -float((row.probs * row.probs.log()).sum())
-        if row.prob(tree.tokens[node]) > min(0.3, 0.09 * 2.718281828459045**-entropy):
-            return self.verdict(tree, [node], p.row(node).choose(rng, tree.root_position + 2))
-        return self.verdict(tree, [], row.choose(rng, tree.root_position + 1))
+
+@pytest.mark.parametrize(("trap", "rule", "options", "builder"), LOSSY)
+def test_a_rule_that_is_lossy_by_design_is_so_by_the_known_amount(known_answers, single_case, trap, rule, options, builder):
+    decoder = tabular_decoder(single_case("A_generic3"), *builder, rule, rule.Options(**options))
+    proof = prove_step(decoder, (0, 0), depth=1)
+    known = known_answers["traps"][trap]
+    assert proof.tv == pytest.approx(known["tv"]["float"], abs=1e-12)
+    assert proof.expected_accepted == pytest.approx(known["E_tau"]["float"], abs=1e-12)
+    assert proof.holds == (known["tv"]["float"] == 0)
 
 
-def lenient(value):
-    return type("Lenient", (Lenient,), {"lenience": value, "name": "lenient", "Options": PartOptions})
+@pytest.mark.parametrize("weight", [0.25, 0.5, 0.9])
+def test_an_ensemble_is_as_far_from_the_target_as_its_weight_leaves_of_the_draft(known_answers, single_case, weight):
+    for name, entry in known_answers["single_step"].items():
+        p, q = ([float(Fraction(x)) for x in entry[key]] for key in "pq")
+        decoder = tabular_decoder(single_case(name), *SAMPLED, Ensemble, EnsembleOptions(weight=weight))
+        apart = sum(abs(a - b) for a, b in zip(p, q, strict=True)) / 2
+        assert prove_step(decoder, (0, 0), depth=1).tv == pytest.approx((1 - weight) * apart, abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("trap", "rule", "builder"),
-    [
-        ("LOSSY_lenience_1", lenient(1.0), None),
-        ("LOSSY_lenience_3/4", lenient(0.75), None),
-        ("LOSSY_lenience_1/2", lenient(0.5), None),
-        ("LOSSY_ensemble_w_1/2", Ensemble, None),
-        ("LOSSY_synthetic_rate_0.7", Synthetic, None),
-        ("LOSSY_medusa_typical_eps0.3_delta0.09", TypicalAcceptance, (Fixed, FixedOptions(widths=[1]))),
-    ],
-)
-def test_a_rule_that_is_lossy_by_design_is_so_by_the_known_amount(known_answers, single_case, trap, rule, builder):
-    proof = proof_of(single_case("A_generic3"), rule, 1, builder)
-    known = known_answers["traps"][trap]["tv"]["float"]
-    assert proof.tv == pytest.approx(known, abs=1e-12)
-    assert proof.holds == (known == 0)
+@pytest.mark.parametrize("lenience", ["1/4", "2/3", "1"])
+def test_leniency_costs_what_its_formula_says(known_answers, single_case, lenience):
+    factor = Fraction(lenience)
+    for name, entry in known_answers["single_step"].items():
+        p, q = ([Fraction(x) for x in entry[key]] for key in "pq")
+        taken = [min(a / factor, b) for a, b in zip(p, q, strict=True)]
+        left = [max(Fraction(0), a - factor * b) for a, b in zip(p, q, strict=True)]
+        rest = 1 - sum(taken)
+        emitted = [a + (rest * b / sum(left) if rest else 0) for a, b in zip(taken, left, strict=True)]
+        decoder = tabular_decoder(single_case(name), *SAMPLED, Lenience, LenienceOptions(lenience=float(factor)))
+        known = float(sum(abs(a - b) for a, b in zip(emitted, p, strict=True)) / 2)
+        proof = prove_step(decoder, (0, 0), depth=1)
+        assert proof.tv == pytest.approx(known, abs=1e-12)
+        assert proof.expected_accepted == pytest.approx(float(sum(taken)), abs=1e-12)

@@ -9,7 +9,7 @@ import torch
 from tabular_cases import drawn_case, tabular_decoder
 
 from specdec.errors import SpecError
-from specdec.interfaces.declarations import Kind
+from specdec.interfaces.declarations import Guarantee, Kind
 from specdec.interfaces.parts import build_part
 from specdec.losslessness.exact.acceptance_bound import best_acceptance
 from specdec.losslessness.exact.enumeration import prove_step
@@ -29,7 +29,8 @@ from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound
 from specdec.verifiers.traversal import Traversal
 
-RULES = {name: build_part(part.cls) for name, part in load_registry(disabled="*").parts[Kind.VERIFIER].items()}
+SHIPPED = {name: build_part(part.cls) for name, part in load_registry(disabled="*").parts[Kind.VERIFIER].items()}
+RULES = {name: rule for name, rule in SHIPPED.items() if rule.declaration.guarantee is Guarantee.LOSSLESS}
 
 
 def compared(builder, options, verifier, prompts=4, **sampling):
