@@ -17,6 +17,7 @@ from specdec.decoding.requests import Request, requests_of
 from specdec.decoding.sequence import Sequence, open_sequences
 from specdec.decoding.step_outcome import Outcome, commit, step_record
 from specdec.errors import SpecdecError, SpecError
+from specdec.interfaces.declarations import Reads
 from specdec.interfaces.part_guard import PartGuard
 from specdec.interfaces.parts import Drafter, DraftSession, Target, TargetState, TreeBuilder, Verifier
 from specdec.interfaces.results import PHASES, Generation, Scored, StepRecord
@@ -68,6 +69,7 @@ class Decoder:
         self._scheduler = BatchScheduler(target, drafter, drafter.declaration.features)
         self._scoring, self._drafting = PartGuard("target", target), PartGuard("drafter", drafter)
         self._verifying = PartGuard("verifier", verifier)
+        self._reads_branches = verifier.declaration.reads is Reads.TREE
 
     def __repr__(self) -> str:
         """One line: the name, the four parts, the temperature, and the guarantee."""
@@ -158,7 +160,12 @@ class Decoder:
         """
         check_batch_size(batch_size)
         sequences = open_sequences(
-            requests, target=self.target, sampling=self.sampling, numbers=self._request_numbers, rng_for=rng_for
+            requests,
+            target=self.target,
+            sampling=self.sampling,
+            numbers=self._request_numbers,
+            rng_for=rng_for,
+            branches_for=self.verifier.name if self._reads_branches else None,
         )
         batch = DecodeBatch(tuple(sequences), batch_size, keeps_going=keeps_going, step_callback=step_callback)
         with self._bringing_answers(batch):
@@ -220,10 +227,12 @@ class Decoder:
         return record
 
     def _verify(self, sequence: Sequence, tree: DraftTree, scored: Scored) -> Outcome:
-        p = sequence.warper.target_probs(scored.logits, sequence.tokens, tree)
+        p = sequence.warper.target_probs(scored.logits, sequence.tokens, tree, by_branch=self._reads_branches)
         with self._verifying:
             verdict = self.verifier.verify(tree, p, sequence.rng.target)
-        return checked_verdict(verdict, tree, self.target.facts.vocab_size, type(self.verifier).name), p
+        checked = checked_verdict(verdict, tree, self.target.facts.vocab_size, type(self.verifier).name)
+        p.settle(checked.path)
+        return checked, p
 
     @contextmanager
     def _bringing_answers(self, batch: DecodeBatch) -> Iterator[None]:

@@ -132,13 +132,15 @@ def open_sequences(
     sampling: SamplingParams,
     numbers: Iterator[int],
     rng_for: Callable[[int], RequestRng],
+    branches_for: str | None = None,
 ) -> list[Sequence]:
-    """Rows of all samples, side by side. Raises SpecError before anything is changed."""
-    prepared = []
-    for place, request in enumerate(requests):
-        with naming_prompt(place if len(requests) > 1 else None):
-            prepared.append(prepare(request, target, sampling))
-    processors = iter(processors_by_sequence([request.processors for request in requests for _ in range(request.n)]))
+    """Rows of all samples, side by side. Raises SpecError before anything is changed.
+
+    branches_for: the verifier, where it reads rows off the path that it takes.
+    """
+    prepared = _prepared(requests, target, sampling)
+    given = [request.processors for request in requests for _ in range(request.n)]
+    processors = iter(processors_by_sequence(given, branches_for=branches_for))
     sequences: list[Sequence] = []
     for place, (request, (prompt, limit, options)) in enumerate(zip(requests, prepared, strict=True)):
         number = next(numbers)
@@ -164,6 +166,17 @@ def open_sequences(
                 )
             )
     return sequences
+
+
+def _prepared(
+    requests: abc.Sequence[Request], target: Target, sampling: SamplingParams
+) -> list[tuple[abc.Sequence[int], int, SamplingParams]]:
+    """By request: the prompt's ids, the most new tokens, the sampling."""
+    prepared: list[tuple[abc.Sequence[int], int, SamplingParams]] = []
+    for place, request in enumerate(requests):
+        with naming_prompt(place if len(requests) > 1 else None):
+            prepared.append(prepare(request, target, sampling))
+    return prepared
 
 
 def _stop_rules(request: Request, limit: int, target: Target) -> StopRules:

@@ -48,18 +48,25 @@ class LogitsWarper:
         """Whether the raw logits of a node are changed before temperature."""
         return self._penalised or bool(self._processors or self.sampling.logit_bias or self.sampling.min_new_tokens)
 
-    def target_probs(self, logits: Tensor, prefix: Sequence[int], tree: DraftTree) -> "TargetProbs":
+    def target_probs(self, logits: Tensor, prefix: Sequence[int], tree: DraftTree, *, by_branch: bool = False) -> "TargetProbs":
         """The target's distribution at the nodes of `tree`.
 
-        logits: [nodes, vocab], left as they are. prefix: prompt and emitted tokens, root included.
+        logits: [nodes, vocab], left as they are. prefix: prompt and emitted tokens, root included. by_branch: for a verifier
+        that reads rows off the path that it takes: each node calls forks of the processors as its parent left them.
         """
-        return TargetProbs(self, logits, prefix, tree)
+        return TargetProbs(self, logits, prefix, tree, self._processors if by_branch and self._processors else None)
 
-    def row(self, logits: Tensor, tokens: Sequence[int]) -> TokenDist:
-        """P after `tokens` (prompt included) for one row of logits [vocab]."""
-        return truncate(self.processed(logits, tokens) if self.depends_on_path else logits, self.sampling)
+    def row(self, logits: Tensor, tokens: Sequence[int], processors: Sequence[LogitsProcessor] | None = None) -> TokenDist:
+        """P after `tokens` (prompt included) for one row of logits [vocab]. processors: in place of its own."""
+        if not self.depends_on_path:
+            return truncate(logits, self.sampling)
+        return truncate(self.processed(logits, tokens, processors), self.sampling)
 
-    def processed(self, logits: Tensor, tokens: Sequence[int]) -> Tensor:
+    def resume(self, processors: Sequence[LogitsProcessor]) -> None:
+        """Call these from now on: those of the branch that was taken."""
+        self._processors = tuple(processors)
+
+    def processed(self, logits: Tensor, tokens: Sequence[int], processors: Sequence[LogitsProcessor] | None = None) -> Tensor:
         """Bias, penalties, minimum length and user processors, on a copy in at least float32."""
         options = self.sampling
         scores = logits.to(torch.float64 if logits.dtype == torch.float64 else torch.float32, copy=True)
@@ -79,11 +86,17 @@ class LogitsWarper:
             )
         if len(generated) < options.min_new_tokens and self.stop_ids:
             scores[torch.tensor(sorted(self.stop_ids), device=scores.device)] = float("-inf")
-        if self._processors:
+        if called := self._processors if processors is None else processors:
             input_ids = torch.tensor([list(tokens)], device=scores.device)
-            for processor in self._processors:
+            for processor in called:
                 scores = _applied(processor, input_ids, scores)
         return scores
+
+
+def forked(processor: LogitsProcessor) -> LogitsProcessor:
+    """A processor that goes on from the same state by itself; one without `fork` is taken to have no state."""
+    fork = getattr(processor, "fork", None)
+    return fork() if callable(fork) else processor
 
 
 def _applied(processor: LogitsProcessor, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -112,14 +125,23 @@ def _applied(processor: LogitsProcessor, input_ids: Tensor, scores: Tensor) -> T
 class TargetProbs:
     """p by node, each computed once and only when it is asked for."""
 
-    __slots__ = ("_best", "_greedy", "_logits", "_prefix", "_rows", "_tree", "_warper", "fallbacks")
+    __slots__ = ("_best", "_greedy", "_left_by", "_logits", "_prefix", "_rows", "_tree", "_warper", "fallbacks")
 
-    def __init__(self, warper: LogitsWarper, logits: Tensor, prefix: Sequence[int], tree: DraftTree) -> None:
+    def __init__(
+        self,
+        warper: LogitsWarper,
+        logits: Tensor,
+        prefix: Sequence[int],
+        tree: DraftTree,
+        processors: Sequence[LogitsProcessor] | None = None,
+    ) -> None:
         self._warper = warper
         self._logits = logits
         self._prefix = prefix
         self._tree = tree
         self._rows: dict[int, TokenDist] = {}
+        self._left_by: dict[int, tuple[LogitsProcessor, ...]] | None = None if processors is None else {-1: tuple(processors)}
+        """By node, the processors after its call; -1: before the root's."""
         self._greedy: list[int] | None = None
         self._best: list[float] = []
         self.fallbacks = 0
@@ -143,10 +165,28 @@ class TargetProbs:
         if node > 0 and self._tree.tokens[node] in self._warper.stop_ids:
             return point_mass(self._tree.tokens[node])
         if self._warper.depends_on_path:
-            return self._warper.row(self._logits[node], [*self._prefix, *self._tree.path_tokens(node)])
+            return self._warper.row(
+                self._logits[node], [*self._prefix, *self._tree.path_tokens(node)], self._processors_at(node)
+            )
         if not self._warper.sampling.temperature:
             return self._greedy_row(node)
         return truncate(self._logits[node], self._warper.sampling)
+
+    def _processors_at(self, node: int) -> tuple[LogitsProcessor, ...] | None:
+        """Forks of what the parent left; None where all nodes call the warper's own."""
+        if self._left_by is None:
+            return None
+        parent = self._tree.parents[node]
+        if parent >= 0:
+            self.row(parent)
+        self._left_by[node] = tuple(map(forked, self._left_by[parent]))
+        return self._left_by[node]
+
+    def settle(self, path: Sequence[int]) -> None:
+        """Go on with the processors of the last node that was accepted. path: nodes below the root."""
+        if self._left_by is not None:
+            last = next((node for node in (*reversed(path), 0) if node in self._left_by), -1)
+            self._warper.resume(self._left_by[last])
 
     def _greedy_row(self, node: int) -> TokenDist:
         if self._greedy is None:

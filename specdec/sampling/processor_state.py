@@ -1,9 +1,12 @@
 """Which logits processor a sequence calls: one with a state of its own may not serve two sequences.
 
 A function is taken to be without state. A class stands for a fresh object for each sequence, and an object with a method
-`fork()` for one fork each. Any other object may be shared as long as calls do not change it, which is looked at.
+`fork()`, which returns one that goes on from the same state by itself, for one fork each. Any other object may be shared as
+long as calls do not change it, which is looked at. Under a verifier that reads rows off the path that it takes, branches share
+a processor as sequences do.
 """
 
+import copy
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import BuiltinFunctionType, FunctionType
@@ -21,10 +24,25 @@ ITEMS = 64
 WITHOUT_STATE = (FunctionType, BuiltinFunctionType)
 
 
-class SharedProcessor:
-    """A processor that several sequences call. Its first call may set it up; raises SpecError where a later one changes it."""
+_FORK = (
+    "their states would be mixed: give it a method fork() that returns one that goes on by itself, pass its class in place of "
+    "an object, "
+)
+_MIXED = "{} sequences share it, so that " + _FORK + "or one object for each request with n = 1"
+_BRANCHED = (
+    "verifier '{}' reads rows of branches that are not taken, so that "
+    + _FORK
+    + "or take a verifier that reads along the path, such as 'match'"
+)
 
-    def __init__(self, inner: LogitsProcessor, sharers: int) -> None:
+
+class SharedProcessor:
+    """A processor that several sequences or branches call. Its first call may set it up; a later one that changes it raises.
+
+    sharers: who shares it and what that would do, for the SpecError.
+    """
+
+    def __init__(self, inner: LogitsProcessor, sharers: str) -> None:
         self._inner = inner
         self._sharers = sharers
         self._holder = getattr(inner, "__self__", inner)
@@ -37,27 +55,54 @@ class SharedProcessor:
         answer = self._inner(input_ids, scores)
         if before is not None and (changed := _changed(before, _attributes(self._holder))) is not None:
             raise SpecError(
-                f"logits processor {self.__qualname__} changes its '{changed}' when it is called, and {self._sharers} "
-                "sequences share it, so that their states would be mixed: give it a method fork() that returns a fresh one, "
-                "pass its class in place of an object, or one object for each request with n = 1"
+                f"logits processor {self.__qualname__} changes its '{changed}' when it is called, and {self._sharers}"
             )
         return answer
 
 
-def processors_by_sequence(given: Sequence[Sequence[LogitsProcessor]]) -> list[tuple[LogitsProcessor, ...]]:
-    """The processors that each sequence calls, of those that it was given."""
+class CopiedProcessor:
+    """A processor that was made for one sequence; its forks are copies."""
+
+    def __init__(self, inner: LogitsProcessor) -> None:
+        self._inner = inner
+        self.__qualname__ = type(inner).__qualname__
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        return self._inner(input_ids, scores)
+
+    def fork(self) -> "CopiedProcessor":
+        """Raises SpecError for what cannot be copied."""
+        try:
+            return CopiedProcessor(copy.deepcopy(self._inner))
+        except Exception as error:
+            raise SpecError(
+                f"logits processor {self.__qualname__} cannot be copied for another branch of the draft ({error}): "
+                "give it a method fork()"
+            ) from error
+
+
+def processors_by_sequence(
+    given: Sequence[Sequence[LogitsProcessor]], *, branches_for: str | None = None
+) -> list[tuple[LogitsProcessor, ...]]:
+    """The processors that each sequence calls, of those that it was given.
+
+    branches_for: the verifier that reads rows of branches that are not taken; None: rows are read along the path alone.
+    """
     sharers = Counter(id(processor) for processors in given for processor in processors)
     guards: dict[int, LogitsProcessor] = {}
 
     def own(processor: Any) -> LogitsProcessor:
         if isinstance(processor, type):
-            return _made(processor, processor)
+            made = _made(processor, processor)
+            return made if branches_for is None or callable(getattr(made, "fork", None)) else CopiedProcessor(made)
         fork = getattr(processor, "fork", None)
         if callable(fork):
             return _made(fork, processor)
-        if sharers[id(processor)] == 1 or isinstance(processor, WITHOUT_STATE):
+        number = sharers[id(processor)]
+        if isinstance(processor, WITHOUT_STATE) or (number == 1 and branches_for is None):
             return processor  # type: ignore[no-any-return]
-        return guards.setdefault(id(processor), SharedProcessor(processor, sharers[id(processor)]))
+        words = _MIXED.format(number) if number > 1 else _BRANCHED.format(branches_for)
+        return guards.setdefault(id(processor), SharedProcessor(processor, words))
 
     return [tuple(own(processor) for processor in processors) for processors in given]
 
