@@ -17,14 +17,23 @@ from specdec.sampling.logits_warper import LogitsWarper
 from specdec.sampling.params import SamplingParams
 from specdec.sampling.rng import RequestRng, SeededDraftRng, TargetRng, seeded
 from specdec.trees.draft_tree import SINGLE_DRAWS, DraftTree, Draw, TreeSketch, root_only
+from specdec.verifiers.block import Block
 from specdec.verifiers.chain import Chain
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound
 from specdec.verifiers.point_mass import PointMass
+from specdec.verifiers.traversal import Traversal
 
 VOCAB = 4
 ROOT_POSITION = 7
-RULES = (Match, PointMass, Chain, MultiRound)
+PATH_RULES = (Match, PointMass, Chain, MultiRound)
+TREE_RULES = (Block, Traversal)
+"""Those that read the whole tree: their naive twins are whole distributions, in losslessness/exact/test_leaf_first_rules.py."""
+RULES = PATH_RULES + TREE_RULES
+
+
+def chains_only(rule):
+    return Shape.TREE not in rule.declares(PartOptions()).shapes
 
 
 class Rows:
@@ -156,11 +165,11 @@ def residual(p, q):
 uniform_lists = st.lists(st.integers(0, 2**20 - 1).map(lambda n: (2 * n + 1) / 2**21), min_size=20, max_size=20)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", PATH_RULES)
 @settings(max_examples=80, deadline=None)
 @given(data=st.data())
 def test_a_rule_agrees_with_its_twin_in_fractions_on_the_same_draws(rule, data):
-    tree, p_rows, q_rows = data.draw(drafts(chain=rule is Chain))
+    tree, p_rows, q_rows = data.draw(drafts(chain=chains_only(rule)))
     uniforms = data.draw(uniform_lists)
     rng = Scripted(uniforms)
     verdict = rule().verify(tree, Rows([[float(x) for x in row] for row in p_rows]).target_probs(tree), rng)
@@ -175,7 +184,7 @@ def test_a_rule_agrees_with_its_twin_in_fractions_on_the_same_draws(rule, data):
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_at_temperature_zero_every_rule_is_greedy_matching(rule, data):
-    tree, p_rows, _ = data.draw(drafts(chain=rule is Chain))
+    tree, p_rows, _ = data.draw(drafts(chain=chains_only(rule)))
     logits = torch.tensor([[float(x) for x in row] for row in p_rows], dtype=torch.float64).log()
     p = LogitsWarper(SamplingParams(temperature=0.0), prompt_length=1, stop_ids=frozenset()).target_probs(logits, [0], tree)
     verdict = rule().verify(tree, p, seeded(data.draw(st.integers(0, 1000))).target)
@@ -190,11 +199,11 @@ def test_at_temperature_zero_every_rule_is_greedy_matching(rule, data):
     assert (list(verdict.path), verdict.next_token) == (path, best)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", PATH_RULES)
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_only_rows_on_the_path_are_read_and_in_path_order(rule, data):
-    tree, p_rows, _ = data.draw(drafts(chain=rule is Chain))
+    tree, p_rows, _ = data.draw(drafts(chain=chains_only(rule)))
     seen = []
 
     def processor(input_ids, scores):
@@ -205,6 +214,25 @@ def test_only_rows_on_the_path_are_read_and_in_path_order(rule, data):
     logits = torch.tensor([[float(x) for x in row] for row in p_rows], dtype=torch.float64).log()
     verdict = rule().verify(tree, warper.target_probs(logits, [0], tree), seeded(data.draw(st.integers(0, 1000))).target)
     assert seen == [tree.path_tokens(node) for node in (0, *verdict.path)]
+
+
+@pytest.mark.parametrize("rule", TREE_RULES)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_a_rule_that_reads_the_tree_reads_each_row_once_and_parents_before_children(rule, data):
+    tree, p_rows, _ = data.draw(drafts(chain=chains_only(rule)))
+    seen = []
+
+    def processor(input_ids, scores):
+        seen.append(tuple(input_ids[0, 1:].tolist()))
+        return scores
+
+    warper = LogitsWarper(SamplingParams(temperature=1.0), prompt_length=1, stop_ids=frozenset(), processors=[processor])
+    logits = torch.tensor([[float(x) for x in row] for row in p_rows], dtype=torch.float64).log()
+    verdict = rule().verify(tree, warper.target_probs(logits, [0], tree), seeded(data.draw(st.integers(0, 1000))).target)
+    assert len(set(seen)) == len(seen)
+    assert all(path[:-1] in seen[:number] for number, path in enumerate(seen) if path)
+    assert tuple(tree.path_tokens(verdict.path[-1] if verdict.path else 0)) in seen
 
 
 def tree_of(kind, tokens, q=None) -> DraftTree:
@@ -234,7 +262,7 @@ def test_a_rule_refuses_exactly_the_draws_that_it_does_not_declare(rule, kind, t
         rule().verify(tree, p, seeded(1).target)
 
 
-@pytest.mark.parametrize("rule", [Chain, MultiRound])
+@pytest.mark.parametrize("rule", [Chain, MultiRound, Block, Traversal])
 @pytest.mark.parametrize("bad", [0.0, float("nan"), -0.5])
 def test_a_draft_that_its_own_q_rules_out_is_a_numerics_error(rule, bad):
     tree = tree_of(Draw.IID, (1,), [0.5, bad, 0.5, 0.0])
@@ -265,7 +293,7 @@ class Unlucky(TargetRng):
         pass
 
 
-@pytest.mark.parametrize("rule", [Chain, MultiRound])
+@pytest.mark.parametrize("rule", [Chain, MultiRound, Block, Traversal])
 def test_an_empty_residual_falls_back_to_the_target_and_is_counted(rule):
     """p = q: a rejection can only be a matter of rounding."""
     tree = tree_of(Draw.IID, (1,), EVEN)

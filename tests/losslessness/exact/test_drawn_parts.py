@@ -12,7 +12,9 @@ from specdec.plugins.loading import load_registry
 from specdec.targets.tabular import TabularTargetOptions
 from specdec.tree_builders.coupled import Coupled, CoupledOptions
 from specdec.tree_builders.fixed import Fixed, FixedOptions
+from specdec.tree_builders.pair import Pair, PairOptions
 from specdec.tree_builders.sampled import Sampled, SampledOptions
+from specdec.tree_builders.top_then_one import TopThenOne, TopThenOneOptions
 from specdec.trees.draft_tree import Draw
 
 VOCAB = 3
@@ -26,6 +28,8 @@ BUILDERS = {
     Draw.IID: lambda paths: (Sampled, SampledOptions(paths=paths, replacement=True)),
     Draw.WITHOUT_REPLACEMENT: lambda paths: (Sampled, SampledOptions(paths=paths)),
     Draw.COUPLED: lambda paths: (Coupled, CoupledOptions(paths=paths)),
+    Draw.TOP_THEN_ONE: lambda paths: (TopThenOne, TopThenOneOptions(paths=paths)),
+    Draw.PAIR: lambda paths: (Pair, PairOptions(depth=max(map(len, paths)))),
 }
 CHAINS = [[(0,)], [(0,), (0, 0)]]
 TREES = [[(0,), (1,)], [(0,), (1,), (1, 0)], [(0,), (0, 0), (1,)], [(0,), (1,), (2,)], [(0,), (0, 0), (0, 1)]]
