@@ -142,9 +142,8 @@ def open_sequences(
     given = [request.processors for request in requests for _ in range(request.n)]
     processors = iter(processors_by_sequence(given, branches_for=branches_for))
     sequences: list[Sequence] = []
-    for place, (request, (prompt, limit, options)) in enumerate(zip(requests, prepared, strict=True)):
-        number = next(numbers)
-        own = request.seed if request.seed is not None else request_key(options.seed, number)
+    for place, (request, (prompt, limit, options), number) in enumerate(zip(requests, prepared, numbers, strict=False)):
+        own = request_key(options.seed, number) if request.seed is None else request.seed
         rules = _stop_rules(request, limit, target)
         for sample in range(request.n):
             key = own if sample == 0 else mix(own, sample) >> 1
