@@ -86,7 +86,7 @@ def test_every_registered_drafter_passes_or_says_where_it_can_be_checked(name, o
 
 
 def test_the_tabular_target_passes():
-    assert len(check_target(TabularTarget, TABLE).rules) == 12
+    assert len(check_target(TabularTarget, TABLE).rules) == 15
 
 
 # Verifiers
