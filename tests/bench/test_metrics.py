@@ -1,5 +1,7 @@
 """Figures of results whose answers are known."""
 
+from dataclasses import replace
+
 import pytest
 
 from specdec.bench.measurements import Counts
@@ -84,3 +86,19 @@ def test_without_drafts_there_is_no_rate():
     assert (found.tau, found.draft_acceptance_rate, found.acceptance_by_depth) == (1.0, None, ())
     assert draft_figures([Counts(0, 0)]).tau is None
     assert draft_figures([]) is None
+
+
+def test_phases_memory_and_the_first_token_are_those_of_the_measurements_that_have_them(results_of):
+    """Two of four have phases, whose shares are of their own seconds; the peak is the largest, the first token the median."""
+    results = results_of({"plain": [(2, 10), (2, 10), (4, 10), (8, 10)]})
+    more = [
+        {"phases": {"draft": 1.0, "score": 1.0}, "peak_bytes": 500, "first_token_seconds": 0.1},
+        {"phases": {"draft": 0.5, "score": 1.5}, "peak_bytes": 900, "first_token_seconds": 0.2},
+        {"peak_bytes": 100, "first_token_seconds": 0.9},
+        {"first_token_seconds": None},
+    ]
+    measured = tuple(replace(one, **fields) for one, fields in zip(results.measurements, more, strict=True))
+    (plain,) = summaries(replace(results, measurements=measured), results.cells[0])
+    assert plain.phases == {"draft": 1.5 / 4, "score": 2.5 / 4}
+    assert plain.peak_bytes == 900
+    assert plain.first_token_seconds == 0.2

@@ -239,3 +239,16 @@ def test_pieces_of_the_text_name_the_token_that_they_come_from():
     out.push([97, THINK, *"é".encode(), 10])
     assert out.new_pieces() == [("b", 1), ("c", 2), ("a", 3), ("é", 6)]
     assert out.token_texts(5) == ("a", "", "", "é", "")
+
+
+def test_a_stop_that_only_the_end_of_the_text_shows_is_a_stop_though_the_limit_falls_there():
+    """`END` and half a character in one token: nothing of it is certain before the answer ends."""
+
+    class Halves(ByteCodec):
+        def decode(self, ids):
+            return b"".join(b"END\xc3" if i == 300 else bytes([i]) for i in ids).decode(errors="replace")
+
+    emitted = Emitted(StopRules(2, strings=("END",)), Halves())
+    assert emitted.push([97, 300]) == 2
+    assert (emitted.finish.reason, emitted.finish.cause) == ("stop", "END")
+    assert emitted.text == "a"

@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 
+from specdec.decoding.requests import Request
 from specdec.errors import TargetMismatch
 from specdec.heads import session
 from specdec.heads.config import Inputs
@@ -20,6 +21,7 @@ from specdec.tree_builders.chain import Chain, ChainOptions
 from specdec.tree_builders.dynamic import Dynamic, DynamicOptions
 from specdec.tree_builders.fixed import Fixed, FixedOptions
 from specdec.trees.draft_tree import TreeSketch
+from specdec.verifiers.match import Match
 
 CHAIN = Chain(ChainOptions(length=4))
 TREE = Fixed.build(FixedOptions(widths=[2, 2, 1]), BuildTools())
@@ -353,3 +355,20 @@ def test_a_target_that_gives_no_features_is_named(target_of, drafter_of):
     fused, _ = drafter_of(target_of(), {"layers": (0, 1), "own_lm_head": True})
     with pytest.raises(TargetMismatch, match="no layer inputs"):
         fused.open([DraftStart((1, 2), 3, HiddenStates())])
+
+
+def test_a_row_that_ends_with_its_first_token_takes_its_hidden_states_along(target_of, drafter_of, decoder_of):
+    """The first of two requests has room for one token only: the other one's drafts are those that it has alone."""
+    target = target_of()
+    decoder = decoder_of(target, drafter_of(target, {}), (Chain, ChainOptions(length=3)), Match)
+    starts = []
+    opened = decoder.drafter.open
+    decoder.drafter.open = lambda given: (starts.extend(given), opened(given))[1]
+    decoder.generate([Request(prompt=[5, 6, 7], max_new_tokens=1), Request(prompt=[9, 8], max_new_tokens=6)])
+    together = starts.pop()
+    starts.clear()
+    decoder.generate([Request(prompt=[9, 8], max_new_tokens=6)])
+    (alone,) = starts
+    assert together.prompt == alone.prompt == (9, 8)
+    assert together.hidden.last.shape == alone.hidden.last.shape
+    assert torch.allclose(together.hidden.last, alone.hidden.last, atol=1e-4)

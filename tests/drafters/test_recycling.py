@@ -130,3 +130,10 @@ def chain(root, tokens):
     for token in tokens:
         node = sketch.add(node, token)
     return sketch.freeze(Draw.DETERMINISTIC)
+
+
+def test_after_a_step_of_one_token_the_context_is_that_and_the_one_before():
+    session = session_of([1, 2], 3)
+    session.observe([Committed((4, 2, 3), (0, 1, 2), tree=chain(3, [4, 2]))], [logits({4: 1}, {2: 1}, {3: 1})])
+    session.observe([Committed((4,), (0,), tree=chain(3, []))], [logits({4: 1})])
+    assert offered(session, TreeSketch(4, 6)) == pytest.approx({2: TRUST[2]})

@@ -177,3 +177,10 @@ def test_a_file_that_is_no_store_is_refused(tmp_path):
     path.write_text("hello")
     with pytest.raises(SpecError, match="not a datastore"):
         SuffixDrafter.build(SuffixOptions(datastore=str(path)), BuildTools())
+
+
+def test_after_a_step_of_one_token_a_datastore_is_searched_for_the_older_ones_too(store_file):
+    session = session_of([9, 1], datastore=store_file([[1, 2, 3], [4, 2, 5], [6, 2, 5], [7, 2, 5]]), min_confidence=0.0)
+    session.observe([Committed((2,), (0,))], [UNREAD])
+    found = offered(session, TreeSketch(2, 2), 0)
+    assert max(found, key=found.get) == 3

@@ -375,3 +375,11 @@ def test_a_row_that_is_no_distribution_is_refused_in_the_same_words_at_any_tempe
     ):
         with pytest.raises(NumericsError, match=r"NaN, \+inf or no finite value in a row of logits: every token is forbidden$"):
             row()
+
+
+def test_each_truncation_alone_cuts_q():
+    logits = torch.tensor([[0.5, 0.3, 0.15, 0.05]], dtype=torch.float64).log()
+    for options, kept in (({"top_k": 2}, 2), ({"top_p": 0.9}, 3), ({"min_p": 0.5}, 2), ({}, 4)):
+        q = draft_probs(logits, None, 4, TruncationParams(temperature=1.0, **options))
+        assert int((q > 0).sum()) == kept
+        assert float(q.sum()) == pytest.approx(1)

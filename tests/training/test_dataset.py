@@ -62,3 +62,17 @@ def test_answers_of_another_model_are_not_validated_on(shard, tmp_path):
 def test_an_empty_folder_is_an_error():
     with pytest.raises(SpecError, match="no conversation"):
         FeatureSet([], layers=False)
+
+
+def test_only_the_assistants_own_tokens_count_for_whether_an_answer_is_the_targets(shard, tmp_path):
+    """The target would have said the user's words otherwise, and the assistant's as they stand."""
+    path = shard(tmp_path / "held-0000.safetensors", [40])
+    data = FeatureSet([path], layers=False)
+    columns = dict(data._columns[0])
+    spoken = torch.zeros(len(columns["token_ids"]), dtype=torch.bool)
+    spoken[20:30] = True
+    top = columns["token_ids"].roll(-1)[:, None].repeat(1, columns["top_ids"].shape[1])
+    top[: 20 - 1, 0] += 1
+    top[30 - 1 :, 0] += 1
+    data._columns = [{**columns, "spoken": spoken, "top_ids": top.to(columns["top_ids"].dtype)}]
+    assert data._agreement(0, *data._where[0][1:]) == 1.0

@@ -14,7 +14,7 @@ from specdec.performance.acceptance_profile import AcceptanceProfile, Calibratio
 from specdec.performance.cost_model import CostModel, DrafterCost, write_costs
 from specdec.sampling.rng import seeded
 from specdec.tree_builders.adaptive import Adaptive, AdaptiveOptions
-from specdec.tree_builders.adaptive_state import Learned, Looks
+from specdec.tree_builders.adaptive_state import USUAL_WEIGHT, Learned, Looks
 from specdec.trees.draft_tree import Draw
 
 DEEP = 1000
@@ -301,3 +301,27 @@ def test_declarations_follow_the_options():
 def test_a_warped_q_is_refused(growth, random_rows):
     with pytest.raises(SpecdecError, match="received a warped q"):
         growth(random_rows(3, 0), 3)(Adaptive(AdaptiveOptions(), costs(), None), answer="probs")
+
+
+def test_each_node_is_worth_its_own_chance_wherever_it_stands():
+    """A grandchild that is likelier than its uncle comes after it in the tree and before it in the pool."""
+    chances = {(): {1: 0.8, 2: 0.1}, (1,): {3: 0.9, 4: 0.05}, (1, 3): {5: 0.8}}
+    drafting = Drafting(lambda path: chances.get(path, {6: 0.01}), costs(per_token=0.0001, level=0.0001), nodes=5, width=2)
+    tree, _ = drafting.draft()
+    known = {(): 1.0}
+    for node in range(1, len(tree)):
+        *above, token = tree.path_tokens(node)
+        known[(*above, token)] = known[tuple(above)] * chances.get(tuple(above), {6: 0.01})[token]
+        assert tree.worth.gains[node] == pytest.approx(known[(*above, token)], abs=1e-9)
+    assert len(tree) > 4
+    order = [tree.worth.gains[node] for node in range(1, len(tree))]
+    assert order != sorted(order, reverse=True)
+
+
+def test_what_is_usual_is_weighed_by_how_likely_a_node_is_reached():
+    learned = Learned(None)
+    before = learned.outlook(1)[0]
+    for node, (chance, reached) in enumerate([(0.9, 1.0), (0.1, 0.001)], 1):
+        learned.chances(node, [5], [chance], reached)
+    weight = USUAL_WEIGHT
+    assert learned.outlook(1)[0] == pytest.approx((weight * before + 0.9 + 0.001 * 0.1) / (weight + 1.001))

@@ -526,3 +526,13 @@ def test_a_rope_setting_of_any_kind_ends_in_a_message(folder, key, value):
     scaling = {"rope_type": "llama3", **SCALING, key: value}
     with pytest.raises(CheckpointError):
         read_head_config(folder({**LLAMA, "rope_scaling": scaling}, {}))
+
+
+@pytest.mark.parametrize("layers", [None, [1, 2, 3]])
+def test_an_eagle3_config_without_the_key_starts_its_residual_before_the_norm(folder, layers):
+    """As published heads are: those that start from the normed state say so."""
+    config = {**EAGLE3, **({"eagle_config": {"eagle_aux_hidden_state_layer_ids": layers}} if layers else {})}
+    assert "norm_before_residual" not in config
+    read = read_head_config(folder(config, eagle3_tensors()), (1, 2, 3))
+    assert not read.norm_before_residual
+    assert read_head_config(folder({**config, "norm_before_residual": True}, eagle3_tensors()), (1, 2, 3)).norm_before_residual
