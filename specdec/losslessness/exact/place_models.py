@@ -19,6 +19,13 @@ UNEVEN, LEVEL = 1.0, 0.2
 STEEP = 4.0
 """How many times as likely a token of the stairs is drafted as the next one."""
 
+SURE, SURER = 4.0, 40.0
+"""How many times as likely as another the target takes the token that leads on, in model 0 and in others of drawn drafts.
+
+A rule that verifies from the leaves to the root weighs a node by the whole path: after five uncertain tokens hardly anything is
+left for a second sibling.
+"""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Siblings:
@@ -47,6 +54,7 @@ def place_model(
     emitted: tuple[int, ...] = (),
     agree: bool = False,
     ranked: bool = False,
+    undecided: bool = False,
 ) -> StandIn:
     """Model `number` of an endless list, at whose node the siblings are reached and every draw among them is free.
 
@@ -58,6 +66,8 @@ def place_model(
     hardly ever takes, so that the next one is reached, and what is then left of p and q is undecided.
     ranked: for drafts that are picked by their probability. No token that leads on is then much likelier than another, so that
     the siblings are drafted before what comes below them, and the models differ in nothing else.
+    undecided: for i.i.d. draws, whose q stays whole, so that after the first rejection what is left of p is as a rule all above
+    q or nothing: p and q such that each sibling is accepted with a probability between 0 and 1 when those before it were not.
     vocab_size: of more tokens than the node needs; which of them are in use depends on `number`.
     emitted: what the decoder emits after the prefix before it gets to the root of this draft. agree: whether p and q are the
     same where they are certain.
@@ -65,6 +75,10 @@ def place_model(
     used = max(siblings.least_tokens, LEAST_TOKENS if vocab_size is None else min(vocab_size, LEAST_TOKENS))
     size = used if vocab_size is None else vocab_size
     p_rows, q_rows = _rows_to(siblings, number, used, size, emitted, ranked=ranked)
+    if undecided:
+        *_, node = q_rows
+        ids = [token for token, weight in enumerate(q_rows[node]) if weight]
+        p_rows[node], q_rows[node] = _undecided_rows(ids, size)
     elsewhere = certain_model(number, size, prefix, agree=agree, ranked=ranked)
     return StandIn(
         name=f"at {list(siblings.parent)}",
@@ -88,13 +102,30 @@ def _rows_to(
         stairs = 0 if ranked else number % siblings.count if at_node else counts[level] - 1
         key = ",".join(map(str, (*emitted, *history)))
         noise = mix(number, 51, *history)
-        p_rows[key] = _weights(possible, ids, size, mix(noise, 1), stairs=stairs, rising=not at_node)
+        rise = 1.0 if at_node else SURER if number and not ranked else SURE
+        p_rows[key] = _weights(possible, ids, size, mix(noise, 1), stairs=stairs, rise=rise)
         spread = LEVEL if ranked else UNEVEN
         q_rows[key] = _weights(ids, ids, size, mix(noise, 2), stairs=stairs, falling=True, spread=spread)
         for token in ids if at_node else ():
             deeper = ",".join(map(str, (*emitted, *history, token)))
             p_rows[deeper] = _weights(possible, (), size, mix(noise, 3, token), stairs=0)
     return p_rows, q_rows
+
+
+def _undecided_rows(ids: Sequence[int], size: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """A level q over `ids`, and a p that has a token between 0 and q after each of as many rejections as leave two tokens.
+
+    Built from the end: p before a rejection is what is left after it, on top of q, beside one token more that has half of q.
+    """
+    level = 1 / len(ids)
+    left = [level / 2, 1 - level / 2]
+    while len(left) < len(ids):
+        scale = 1 - level * len(left) - level / 2
+        left = [level / 2, *(level + scale * prob for prob in left)]
+    p, q = [0.0] * size, [0.0] * size
+    for token, prob in zip(ids, left, strict=True):
+        p[token], q[token] = prob, level
+    return tuple(p), tuple(q)
 
 
 def certain_model(number: int, vocab_size: int, prefix: tuple[int, ...], *, agree: bool, ranked: bool) -> StandIn:
@@ -141,19 +172,19 @@ def _weights(
     key: int,
     *,
     stairs: int,
-    rising: bool = False,
+    rise: float = 1.0,
     falling: bool = False,
     spread: float = 1.0,
 ) -> tuple[float, ...]:
     """A row over `possible`. The first `stairs` of `ids` are steps: falling ones are drawn first, others are rarely taken.
 
-    rising: what comes after the stairs is likely. spread: of the weights around 1, before that.
+    rise: how many times as likely is what comes after the stairs. spread: of the weights around 1, before that.
     """
     noise = (1 - spread / 2 + spread * uniforms(key, torch.arange(size))).tolist()
     row = [noise[token] if token in possible else 0.0 for token in range(size)]
     for place, token in enumerate(ids):
         if place < stairs:
             row[token] *= STEEP ** (stairs - place) if falling else 0.2
-        elif rising:
-            row[token] *= 4.0
+        else:
+            row[token] *= rise
     return tuple(weight / sum(row) for weight in row)

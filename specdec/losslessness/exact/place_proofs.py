@@ -136,8 +136,12 @@ class PlaceProver:
         return True
 
     def _numbers(self, siblings: Siblings) -> Sequence[int]:
-        """Of the models: where drafts are drawn, one for each sibling; otherwise two."""
-        return range(2) if self._ranked else range(siblings.count)
+        """Of the models: where drafts are drawn, one for each sibling, and one more for i.i.d. ones; otherwise two."""
+        return range(2) if self._ranked else range(siblings.count + self._undecided(siblings))
+
+    def _undecided(self, siblings: Siblings) -> bool:
+        """Whether the last model is one in which every i.i.d. sibling may be rejected."""
+        return self.declares.draw is Draw.IID and siblings.count > 1
 
     @property
     def _ranked(self) -> bool:
@@ -148,7 +152,8 @@ class PlaceProver:
         size = self.vocab_size
         used = max(siblings.least_tokens, 3) if size is None else size
         prefix = place_prefix(number + siblings.depth, used)
-        return place_model(siblings, number, prefix, vocab_size=size, ranked=self._ranked)
+        undecided = self._undecided(siblings) and number == siblings.count
+        return place_model(siblings, number, prefix, vocab_size=size, ranked=self._ranked, undecided=undecided)
 
     def _at(self, siblings: Siblings) -> Iterator[ExactProof | None]:
         for number in self._numbers(siblings):

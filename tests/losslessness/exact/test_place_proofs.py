@@ -1,9 +1,11 @@
 """A rule that is wrong at one place of a tree only is refuted, at every place of every shipped tree."""
 
 import math
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
+import leaf_first_reference
 import pluggy
 import pytest
 import torch
@@ -84,7 +86,14 @@ def wrong_at(depth, rank, accepts=DRAWN):
     return type("WrongAt", (WrongAt,), {"name": "wrong_at", "Options": PartOptions, "place": (depth, rank), "accepts": accepts})
 
 
-def largest_distance(shape: TreeShape, depth: int, rank: int, *, replacement: bool = False) -> float:
+def leaf_first_wrong_at(depth, rank, replacement):
+    """`traversal`, likewise."""
+    given = partial(leaf_first_reference.traversal, replacement=replacement, wrong_at=(depth, rank))
+    rule = leaf_first_reference.verifier(given, DRAWN)
+    return type("WrongAt", (rule,), {"name": "wrong_at", "Options": PartOptions})
+
+
+def largest_distance(shape: TreeShape, depth: int, rank: int, *, replacement: bool = False, leaf_first: bool = False) -> float:
     """Over the models of the widest siblings of that depth; ranked drafts where draws of so many would take too long."""
     counts = shape.child_counts()
     count, parent = max((count, parent) for parent, count in counts.items() if len(parent) == depth - 1)
@@ -93,10 +102,11 @@ def largest_distance(shape: TreeShape, depth: int, rank: int, *, replacement: bo
         builder, verifier = (Fixed, FixedOptions(paths=shape.paths)), wrong_at(depth, rank, RANKED)
     else:
         builder = (Sampled, SampledOptions(paths=shape.paths, replacement=replacement))
-        verifier = wrong_at(depth, rank)
+        verifier = leaf_first_wrong_at(depth, rank, replacement) if leaf_first else wrong_at(depth, rank)
     largest = 0.0
-    for number in (rank - 1, 0, count - 1):
-        model = place_model(Siblings(parent, count), number, (0, 1, 0), ranked=ranked)
+    for number in (count, rank - 1, 0, count - 1) if replacement and count > 1 else (rank - 1, 0, count - 1):
+        undecided = replacement and number == count
+        model = place_model(Siblings(parent, count), number, (0, 1, 0), ranked=ranked, undecided=undecided)
         decoder = decoder_of(target_of(model), table_drafter(model), builder, (verifier, PartOptions()), HOT)
         largest = max(largest, prove_step(decoder, model.prefix, depth=None).tv)
         if largest > 1e-12:
@@ -113,10 +123,40 @@ def test_a_rule_that_is_wrong_at_one_place_of_a_shipped_tree_is_refuted(tree):
     assert not missed
 
 
+PLACES = [
+    (widths, (depth, rank))
+    for widths in ((3, 2, 1), (2, 2, 2), (1, 1, 1, 1, 1))
+    for depth, most in enumerate(widths, 1)
+    for rank in range(1, most + 1)
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("place", [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (3, 1)])
-def test_so_is_one_for_repeated_draws(place):
-    assert largest_distance(TreeShape.k_ary((3, 2, 1)), *place, replacement=True) > 1e-12
+@pytest.mark.parametrize("leaf_first", [False, True])
+@pytest.mark.parametrize(("widths", "place"), PLACES)
+def test_so_is_one_for_repeated_draws(widths, place, leaf_first):
+    assert largest_distance(TreeShape.k_ary(widths), *place, replacement=True, leaf_first=leaf_first) > 1e-12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("widths", "place"), PLACES)
+def test_so_is_one_that_goes_from_the_leaves_to_the_root(widths, place):
+    assert largest_distance(TreeShape.k_ary(widths), *place, leaf_first=True) > 1e-12
+
+
+@pytest.mark.parametrize("place", [(5, 2), (4, 3)])
+def test_a_leaf_first_rule_that_is_wrong_deep_in_a_tree_is_refuted(place):
+    """The weight of the node must still leave something for a later sibling."""
+    assert largest_distance(read_tree(TREES / "eagle-25.yaml").shape, *place, leaf_first=True) > 1e-12
+
+
+def test_the_twin_of_these_rules_is_lossless_where_it_is_wrong_nowhere():
+    for replacement in (False, True):
+        model = place_model(Siblings((), 2), 0, (0, 1, 0))
+        builder = Sampled, SampledOptions(widths=(2, 1), replacement=replacement)
+        verifier = leaf_first_wrong_at(9, 9, replacement), PartOptions()
+        decoder = decoder_of(target_of(model), table_drafter(model), builder, verifier, HOT)
+        assert prove_step(decoder, model.prefix, depth=None).tv <= 1e-12
 
 
 @pytest.mark.slow
@@ -152,6 +192,16 @@ def planted(verifier) -> Catalog:
     plugin.specdec_verifiers = hookimpl(lambda: [verifier])
     manager.register(plugin, "planted")
     return Catalog(registry_of(manager), library())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("strategy", "place"), [("eagle3-traversal", (2, 2)), ("eagle3-block", (5, 1))])
+def test_the_command_refutes_a_leaf_first_one_too(strategy, place, monkeypatch):
+    wrong = leaf_first_wrong_at(*place, replacement=False)
+    monkeypatch.setattr(specdec.cli.verify, "load_catalog", lambda **_: planted(wrong))
+    result = CliRunner().invoke(app, ["verify", strategy, "--set", "verifier.use=wrong_at"])
+    assert result.exit_code == 1, result.output
+    assert result.stdout.startswith(f"{strategy}: REFUTED")
 
 
 @pytest.mark.slow
