@@ -13,7 +13,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "describe": ("list", "show", "check", "schema"),
     "generate": ("generate",),
     "verify": ("verify",),
-    "rules": ("compare-rules",),
+    "rules": ("compare-rules", "verify-rule"),
     "bench": ("bench",),
     "report": ("report", "compare"),
     "profile": ("profile", "acceptance"),

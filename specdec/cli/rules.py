@@ -1,6 +1,7 @@
-"""`compare-rules`: what every verification rule that fits would have accepted of the same drafts."""
+"""`compare-rules`: what every rule that fits would have accepted of the same drafts. `verify-rule`: is a function lossless?"""
 
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,6 +34,17 @@ if TYPE_CHECKING:
     from specdec.losslessness.rules.comparison import RuleComparison
     from specdec.losslessness.rules.table import RuleRow
 
+
+class DraftKind(StrEnum):
+    """What `--drafts` takes."""
+
+    CHAIN = "chain"
+    ARGMAX_CHAIN = "argmax-chain"
+    IID = "iid"
+    WITHOUT_REPLACEMENT = "without-replacement"
+    TOP = "top"
+
+
 Prompts = Annotated[
     list[Path] | None,
     typer.Option("--prompts", metavar="FILE", help="JSON lines with questions. Repeatable. [default: 16 of specdec's own]"),
@@ -44,6 +56,48 @@ def register(app: typer.Typer) -> None:
     app.command("compare-rules", help="Compare what verification rules accept of the same drafts, without decoding again.")(
         compare
     )
+    app.command("verify-rule", help="Prove or refute a verification rule of your own: a function of rows, drafts and numbers.")(
+        verify_rule_command
+    )
+
+
+@guarded
+def verify_rule_command(
+    rule: Annotated[str, typer.Argument(metavar="MODULE:FUNCTION", help="(p, q, drafts, uniforms) -> (accepted, next token).")],
+    drafts: Annotated[DraftKind, typer.Option(help="A chain, or several drafts of one position.")] = DraftKind.CHAIN,
+    count: Annotated[int, typer.Option(min=1, max=6, help="Drafted tokens.")] = 2,
+    models: Annotated[int, typer.Option(min=1, max=100, help="Pairs of p and q.")] = 16,
+    vocab: Annotated[
+        int | None, typer.Option(min=2, max=16, help="Tokens of the models.", show_default="count + 1, at least 3")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Exit 0: the distribution is the target's on every pair. Exit 1: refuted, with the worst place and the direction."""
+    from specdec.losslessness.external.callables import find_callable
+    from specdec.losslessness.external.rules import Drafts, verify_rule
+
+    function = find_callable(rule, "verify-rule", "a function (p, q, drafts, uniforms) -> (accepted, next token)")
+    size = max(3, count + 1) if vocab is None else vocab
+    found = verify_rule(function, Drafts(drafts.value), count, models=models, vocab_size=size)
+    worst = max(found, key=lambda one: one.proof.tv)
+    if json:
+        print_json(
+            {
+                "rule": rule,
+                "holds": worst.proof.holds,
+                "total_variation": worst.proof.tv,
+                "models": {one.model: {"tv": one.proof.tv, "accepted": one.proof.expected_accepted} for one in found},
+            }
+        )
+    elif worst.proof.holds:
+        typer.echo(f"{rule}: lossless on {len(found)} pairs of p and q of {size} tokens ({drafts.value}, {count} drafts)")
+    else:
+        typer.echo(
+            f"{rule}: refuted, total variation {worst.proof.tv:.4g}, {worst.direction}\n"
+            f"  model {worst.model}: {worst.proof.violations[0].words}"
+        )
+    if not worst.proof.holds:
+        raise typer.Exit(1)
 
 
 @guarded

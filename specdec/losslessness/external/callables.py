@@ -15,11 +15,11 @@ Answering = Callable[[list[int], int, int], Iterable[int]]
 """(prompt ids, number of new tokens, seed) -> the new ids, fewer where the text ended."""
 
 
-def find_callable(name: str) -> Answering:
-    """The function of 'module:function'; modules of the working folder are found too. Raises SpecError."""
+def find_callable(name: str, option: str = "--callable", kind: str = "a function (prompt ids, n, seed) -> ids") -> Any:
+    """The function of 'module:function'; modules of the working folder are found too. option, kind: for the SpecError."""
     module_name, colon, function = name.partition(":")
     if not (module_name and colon and function):
-        raise SpecError(f"--callable: got {name!r}; expected module:function, such as my_package.decoding:answer")
+        raise SpecError(f"{option}: got {name!r}; expected module:function, such as my_package.decoding:answer")
     here = str(working_folder())
     added = here not in sys.path
     if added:
@@ -28,17 +28,16 @@ def find_callable(name: str) -> Answering:
         with redirect_stdout(sys.stderr):
             found: Any = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        raise SpecError(f"--callable: module '{module_name}' cannot be imported: {type(error).__name__}: {error}") from error
+        raise SpecError(f"{option}: module '{module_name}' cannot be imported: {type(error).__name__}: {error}") from error
     finally:
         if added:
             sys.path.remove(here)
     for part in function.split("."):
         if (found := getattr(found, part, None)) is None:
-            raise SpecError(f"--callable: module '{module_name}' has no '{function}'")
+            raise SpecError(f"{option}: module '{module_name}' has no '{function}'")
     if not callable(found):
-        raise SpecError(f"--callable: '{name}' is {type(found).__name__}, not a function (prompt ids, n, seed) -> ids")
-    answering: Answering = found
-    return answering
+        raise SpecError(f"{option}: '{name}' is {type(found).__name__}, not {kind}")
+    return found
 
 
 def ask(answering: Answering, prompt: Sequence[int], count: int, seed: int, vocab_size: int) -> tuple[int, ...]:
