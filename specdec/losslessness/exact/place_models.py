@@ -80,13 +80,8 @@ def place_model(
         ids = [token for token, weight in enumerate(q_rows[node]) if weight]
         p_rows[node], q_rows[node] = _undecided_rows(ids, size)
     elsewhere = certain_model(number, size, prefix, agree=agree, ranked=ranked)
-    return StandIn(
-        name=f"at {list(siblings.parent)}",
-        vocab_size=size,
-        target={**elsewhere.target, "rows": p_rows},
-        drafter={**elsewhere.drafter, "rows": q_rows},
-        prefix=prefix,
-    )
+    target, drafter = {**elsewhere.target, "rows": p_rows}, {**elsewhere.drafter, "rows": q_rows}
+    return StandIn(f"at {list(siblings.parent)}", size, target, drafter, prefix)
 
 
 def _rows_to(
