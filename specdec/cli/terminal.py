@@ -19,7 +19,7 @@ from rich.table import Table
 
 from specdec.cli.output import unwritable
 from specdec.errors import SpecdecError, SpecdecWarning, SpecError
-from specdec.files.text_escapes import terminal_text
+from specdec.files.text_escapes import json_text, terminal_text
 from specdec.files.yaml_document import read_value
 
 DEBUG = "SPECDEC_DEBUG"
@@ -137,8 +137,8 @@ def fail(message: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Indented JSON; numbers that are none (NaN, infinity) become null."""
-    typer.echo(json.dumps(_finite(value), indent=2, ensure_ascii=False))
+    """Indented JSON; numbers that are none (NaN, infinity) become null, characters that steer a terminal are escaped."""
+    typer.echo(json_text(json.dumps(_finite(value), indent=2, ensure_ascii=False)))
 
 
 def _finite(value: Any) -> Any:

@@ -14,6 +14,11 @@ def terminal_text(text: str) -> str:
     return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
+def json_text(text: str) -> str:
+    """JSON with the same characters as JSON escapes: they occur in its strings alone, and a reader gets them back."""
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 def markdown_text(text: str) -> str:
     """One line that is neither HTML, nor a link or picture, nor the end of a table's cell."""
     line = terminal_text(" ".join(text.split()))

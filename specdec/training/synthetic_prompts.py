@@ -1,12 +1,13 @@
 """Questions for training, made up by the target itself."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from specdec.decoding.decoder import Decoder
-from specdec.errors import SpecError, TargetMismatch
+from specdec.errors import SpecdecError, SpecError, TargetMismatch
 from specdec.files.jsonl import append_lines
+from specdec.interfaces.results import Generation
 from specdec.interfaces.target_identity import target_name
 from specdec.interfaces.text_codec import TextCodec
 from specdec.sampling.params import SamplingParams
@@ -23,8 +24,9 @@ def invent(decoder: Decoder, count: int, path: Path, *, max_new_tokens: int, bat
     """Different questions, appended to `path` until it has `count`; yields how many there are after each batch.
 
     The target writes them at temperature 1, given nothing but the start of a user's turn (arXiv 2406.08464); draw i has seed
-    `seed` + i. Unfinished ones, empty ones and repeats are left out. Goes on where an earlier call was stopped. Raises
-    TargetMismatch for a target that has no chat template, SpecError where nothing new comes any more.
+    `seed` + i. Unfinished ones, empty ones and repeats are left out. Resumes where an earlier call was stopped. Where a draw
+    fails, the others of its batch are kept before the error is raised. Raises TargetMismatch for a target that has no chat
+    template, SpecError where nothing new comes any more.
     """
     codec = decoder.target.codec
     if codec is None:
@@ -36,18 +38,16 @@ def invent(decoder: Decoder, count: int, path: Path, *, max_new_tokens: int, bat
         while len(texts) < count:
             seeds = list(range(next_seed, next_seed + batch))
             next_seed += batch
-            prompts = [list(opening) for _ in seeds]
-            drawn = decoder.generate(
-                prompts, max_new_tokens=max_new_tokens, sampling=SamplingParams(temperature=1.0), seed=seeds
-            )
+            drawn, failure = _drawn(decoder, opening, max_new_tokens, seeds)
             before, records = len(texts), []
-            for answer, its_seed in zip(drawn, seeds, strict=True):
-                text = (answer.text or "").strip()
-                if answer.finish_reason != "length" and text and text not in texts and len(texts) < count:
+            for text, its_seed in zip(drawn, seeds, strict=False):
+                if text and text not in texts and len(texts) < count:
                     texts.add(text)
                     settings = {"max_new_tokens": max_new_tokens, "seed": its_seed, "target": target}
                     records.append({"messages": [{"role": "user", "content": text}], **settings})
             append_lines(path, records, only_ascii=True)
+            if failure is not None:
+                raise failure
             barren = 0 if len(texts) > before else barren + 1
             if barren == BARREN:
                 raise SpecError(
@@ -55,6 +55,25 @@ def invent(decoder: Decoder, count: int, path: Path, *, max_new_tokens: int, bat
                     f"{max_new_tokens} tokens; ask for fewer, or let them be longer"
                 )
             yield len(texts)
+
+
+def _drawn(
+    decoder: Decoder, opening: Sequence[int], max_new_tokens: int, seeds: Sequence[int]
+) -> tuple[list[str], SpecdecError | None]:
+    """A text for each seed, empty where none ended; and what made one of the draws fail."""
+    failure: SpecdecError | None = None
+    answers: Sequence[Generation | None]
+    try:
+        answers = decoder.generate(
+            [list(opening) for _ in seeds],
+            max_new_tokens=max_new_tokens,
+            sampling=SamplingParams(temperature=1.0),
+            seed=list(seeds),
+        )
+    except SpecdecError as error:
+        failure, answers = error, error.finished
+    ended = [answer if answer is not None and answer.finish_reason != "length" else None for answer in answers]
+    return ["" if answer is None else (answer.text or "").strip() for answer in ended], failure
 
 
 def user_opening(codec: TextCodec) -> list[int]:

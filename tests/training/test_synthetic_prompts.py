@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from specdec.cli import app
-from specdec.errors import SpecError, TargetMismatch
+from specdec.errors import SpecdecError, SpecError, TargetMismatch
 from specdec.sampling.params import SamplingParams
 from specdec.training.synthetic_prompts import BARREN, invent, user_opening
 
@@ -128,3 +128,26 @@ def test_a_template_that_does_not_show_where_users_begin_is_refused(chat, words)
 
 def test_the_opening_is_what_all_users_words_come_after():
     assert user_opening(Probes(lambda messages: [7, 3, *map(ord, messages[0]["content"]), 9])) == [7, 3]
+
+
+def test_where_a_draw_fails_the_others_of_its_batch_are_kept_and_the_next_call_draws_on(decoder, tmp_path):
+    path, whole = tmp_path / "asked.jsonl", decoder.generate
+    generated = []
+
+    def failing(prompts, **options):
+        answers = whole(prompts, **options)
+        generated.append(options["seed"])
+        if len(generated) > 1:
+            return answers
+        error = SpecdecError("prompt 2: a row of logits has NaN")
+        error.finished = (answers[0], None, *answers[2:])
+        raise error
+
+    decoder.generate = failing
+    with pytest.raises(SpecdecError, match="prompt 2"):
+        list(invent(decoder, 5, path, max_new_tokens=6, batch=12, seed=0))
+    kept = [line["seed"] for line in lines(path)]
+    assert kept
+    assert 1 not in kept
+    list(invent(decoder, len(kept) + 1, path, max_new_tokens=6, batch=12, seed=0))
+    assert generated[1][0] == kept[-1] + 1
