@@ -1,6 +1,7 @@
 """Distributions over tokens: truncated, renormalised, and drawn from."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -57,7 +58,11 @@ class TokenDist:
 
     def excess(self, q: Tensor, weight: float = 1.0) -> Tensor:
         """[k] (weight p - q)+ on the support, for q [vocab]."""
-        return (weight * self.probs - q[self.ids.to(q.device)].to(self.probs)).clamp_min(0)
+        return (weight * self.probs).sub_(self.of(q)).clamp_min_(0)
+
+    def of(self, row: Tensor) -> Tensor:
+        """[k] the values of a row [vocab] on the support; the row itself where that is the whole vocabulary."""
+        return (row if len(self.ids) == len(row) else row[self.ids.to(row.device)]).to(self.probs)
 
     def residual(self, q: Tensor, weight: float = 1.0) -> "TokenDist | None":
         """norm((weight p - q)+) for q [vocab]; None if nothing is left. Source: arXiv 2211.17192, appendix A.1."""
@@ -92,18 +97,26 @@ def _normalised(ids: Tensor, weights: Tensor) -> TokenDist | None:
         raise NumericsError(f"probabilities sum to {total}")
     if total <= 0:
         return None
-    if not bool((weights > 0).all()):
+    if not float(weights.min()) > 0:
         kept = weights > 0
         ids, weights = ids[kept], weights[kept]
     return TokenDist(ids, weights / total, int(ids[0]) if len(ids) == 1 else None)
+
+
+@lru_cache(maxsize=8)
+def _all_ids(vocab_size: int, device: torch.device) -> Tensor:
+    """Every id, ascending; shared, as no distribution writes to its ids."""
+    return torch.arange(vocab_size, device=device)
 
 
 def truncate(logits: Tensor, truncation: TruncationParams) -> TokenDist:
     """Temperature, top-k, top-p and min-p of one row [vocab]. Temperature 0: the lowest-id argmax."""
     if not truncation.temperature:
         return point_mass(_argmax(logits))
-    scaled = logits.to(torch.float64) / truncation.temperature
-    ids = torch.arange(len(scaled), device=scaled.device)
+    scaled = logits.to(torch.float64)
+    if truncation.temperature != 1:
+        scaled = scaled / truncation.temperature
+    ids = _all_ids(len(scaled), scaled.device)
     if truncation.top_k is not None and truncation.top_k < len(scaled):
         best = scaled.topk(truncation.top_k).values
         if not bool(best[0] < float("inf")):
@@ -117,6 +130,8 @@ def truncate(logits: Tensor, truncation: TruncationParams) -> TokenDist:
     if truncation.min_p:
         kept = (probs >= truncation.min_p * probs.max()).nonzero()[:, 0]
         ids, probs = ids[kept], probs[kept]
+    if len(ids) == len(logits) > 1 and float(probs.min()) > 0:
+        return TokenDist(ids, probs)
     try:
         dist = _normalised(ids, probs)
     except NumericsError as error:

@@ -76,8 +76,8 @@ def block_length(
     """How many tokens of a chain block verification accepts, and the weight of that beginning.
 
     Args:
-        rows: p by node of the chain, the root first; one more than there are tokens.
-        q_rows: [vocab] q by node, without the last.
+        rows: p by node of the chain, the root first, the last node left out: as many as there are tokens.
+        q_rows: [vocab] q by node, likewise.
         ratios: p/q by token.
         rng: Draws whether a beginning passes.
 

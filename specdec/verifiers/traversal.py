@@ -67,7 +67,7 @@ class Traversal(Verifier[PartOptions]):
         if drawn:
             dist = target_probs.row(node)
             q = tree.q_of(node).to(torch.float64)
-            visit.rows = _Rows(dist, dist.probs, q[dist.ids.to(q.device)].to(dist.probs.device), float(q.sum()))
+            visit.rows = _Rows(dist, dist.probs, dist.of(q), float(q.sum()))
             visit.strikes = tree.draw_kind[node] is Draw.WITHOUT_REPLACEMENT
             visit.q = q
         return visit
