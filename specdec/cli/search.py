@@ -8,10 +8,12 @@ import typer
 
 from specdec.cli.output_files import keep_inputs
 from specdec.cli.terminal import Json, fail, guarded, print_json, print_table
+from specdec.errors import SpecError
 from specdec.files.atomic import write_whole
 from specdec.performance.acceptance_profile import AcceptanceProfile, read_acceptance
 from specdec.performance.cost_model import CostModel, read_costs
 from specdec.tree_search.expected_tokens import expansions
+from specdec.tree_search.families import Family, tree_options
 from specdec.tree_search.optimizer import Bounds, Candidate, Found, Method, search_tree
 from specdec.trees.tree_file import Prediction, TreeFile, format_tree
 
@@ -41,30 +43,36 @@ def search(
         int | None, typer.Option(min=1, help="Number of cached tokens. [default: the median of the measured ones]")
     ] = None,
     method: Annotated[Method, typer.Option(help="dynamic: optimal; greedy: best-first; brute: every tree.")] = Method.DYNAMIC,
+    family: Annotated[
+        Family, typer.Option("--builder", help="any: every shape. delayed, chains: the shapes and options of that builder.")
+    ] = Family.ANY,
     by_rank: Annotated[bool, typer.Option("--by-rank", help="Use one vector of rates for all depths.")] = False,
     name: Annotated[str | None, typer.Option(help="Name of the tree. [default: the file's name]")] = None,
     json: Json = False,
 ) -> None:
     """Maximise expected tokens / (t(n)/t(1) + drafting); plain decoding is always a candidate."""
+    if output is not None and family is Family.CHAINS:
+        raise SpecError("--output: 'chains' takes no tree file; without it, the options of the fastest are printed")
     if output is not None:
         keep_inputs(output, (acceptance, cost))
     profile, costs = read_acceptance(acceptance), read_costs(cost)
     at = middle(costs) if context is None else context
     most = nodes if nodes is not None else min(64, costs.widths[-1] - 1) or 1
-    found = search_tree(profile, costs, Bounds(tuple(range(1, most + 2)), depth, method), context=at, by_rank=by_rank)
+    bounds = Bounds(tuple(range(1, most + 2)), depth, method, family)
+    found = search_tree(profile, costs, bounds, context=at, by_rank=by_rank)
     written = output if output is not None and found.best.shape.num_nodes else None
     if written is not None:
         write_whole(written, format_tree(_tree_file(found, profile, costs, name or written.stem, at)))
     if costs.drafter is None:
         fail(f"warning: {cost} has no costs of a drafter, so that drafting counts as free")
     if json:
-        print_json(_report(found, costs, at, written))
+        print_json(_report(found, costs, at, written, family))
         return
     print_table(f"{profile.source}; {costs.source}; context {at}", HEADINGS, [_row(c, costs, at) for c in found.by_size])
-    _print_best(found.best, written)
+    _print_best(found.best, written, family)
 
 
-def _print_best(best: Candidate, written: Path | None) -> None:
+def _print_best(best: Candidate, written: Path | None, family: Family) -> None:
     if not best.shape.num_nodes:
         typer.echo("nothing beats plain decoding here: no tree is written")
         return
@@ -72,6 +80,8 @@ def _print_best(best: Candidate, written: Path | None) -> None:
         f"best: {best.shape.num_nodes} nodes, depth {best.shape.depth}: tau {best.tokens:.3f}, speed-up {best.speedup:.3f}"
         + (f"; written to {written}" if written is not None else "")
     )
+    if options := tree_options(family, best.shape):
+        typer.echo("tree: {" + ", ".join(f"{key}: {value}" for key, value in options.items()) + "}")
 
 
 HEADINGS = ("nodes", "depth", "by level", "tau", "t(n)/t(1)", "drafting/t(1)", "speed-up")
@@ -98,7 +108,7 @@ def _tree_file(found: Found, profile: AcceptanceProfile, costs: CostModel, name:
     return TreeFile(name, "specdec tree search, the dynamic program of arXiv 2402.12374", best.shape, predicted)
 
 
-def _report(found: Found, costs: CostModel, context: int, written: Path | None) -> dict[str, Any]:
+def _report(found: Found, costs: CostModel, context: int, written: Path | None, family: Family) -> dict[str, Any]:
     def facts(candidate: Candidate) -> dict[str, Any]:
         return {
             "nodes": candidate.shape.num_nodes,
@@ -111,7 +121,7 @@ def _report(found: Found, costs: CostModel, context: int, written: Path | None) 
 
     return {
         "context": context,
-        "best": facts(found.best),
+        "best": {**facts(found.best), "options": tree_options(family, found.best.shape)},
         "by_size": [facts(candidate) for candidate in found.by_size],
         "replayed": found.replayed,
         "plain_step_seconds": costs.plain(context),

@@ -11,6 +11,7 @@ from specdec.performance.cost_model import CostModel
 from specdec.tree_search.brute_force import brute_force
 from specdec.tree_search.dynamic_programming import optimal_trees
 from specdec.tree_search.expected_tokens import ROOT_ONLY, expansions, expected_tokens
+from specdec.tree_search.families import Family, family_shapes
 from specdec.tree_search.greedy import best_first
 from specdec.trees.tree_shape import TreeShape
 
@@ -31,11 +32,15 @@ class Method(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What is searched. sizes: tokens that the target may score, the root included; depth: levels at most."""
+    """What is searched. sizes: tokens that the target may score, the root included; depth: levels at most.
+
+    family: the builder whose shapes these are; all of `delayed` and `chains` are looked at, whatever the method.
+    """
 
     sizes: tuple[int, ...]
     depth: int
     method: Method = Method.DYNAMIC
+    family: Family = Family.ANY
 
     def __post_init__(self) -> None:
         if not self.sizes or min(self.sizes) < 1 or self.depth < 1:
@@ -91,6 +96,11 @@ def shapes(rates: Rates, bounds: Bounds) -> Iterator[TreeShape]:
     seen = {ROOT_ONLY}
     yield ROOT_ONLY
     largest = max(bounds.sizes)
+    if bounds.family is not Family.ANY:
+        width = max(map(len, rates.by_depth))
+        every = family_shapes(bounds.family, nodes=largest - 1, depth=bounds.depth, width=width)
+        yield from (shape for shape in every if shape.num_nodes + 1 in bounds.sizes)
+        return
     for levels in range(1, min(bounds.depth, largest - 1) + 1):
         optima = optimal_trees(rates.by_depth, nodes=largest - 1, depth=levels) if bounds.method is Method.DYNAMIC else None
         for size in sorted(set(bounds.sizes) - {1}):
@@ -140,8 +150,14 @@ def search_tree(profile: AcceptanceProfile, costs: CostModel, bounds: Bounds, *,
 
     by_rank: with one vector of rates for all depths. Where the profile has the paths of answers, shapes come from the rates and
     their tokens from replaying the answers, and the rates are counted anew where the found tree's steps begin, some rounds.
+    Raises SpecError for a family of drawn trees and a profile of drafts that were not drawn.
     """
     rates = Rates((profile.by_rank(),)) if by_rank else profile.rates()
+    if profile.paths and bounds.family is not Family.ANY:
+        raise SpecError(
+            f"the profile '{profile.source}' counts drafts that were picked by rank; '{bounds.family}' draws them: measure the "
+            "own steps of a strategy with a drawn tree (specdec acceptance STRATEGY --own-steps)"
+        )
     if not profile.paths:
         return best_tree(rates, costs, bounds, context=context, drafted_of=profile.drafted)
     bounds = replace(bounds, depth=min(bounds.depth, profile.path_depth))

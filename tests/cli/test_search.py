@@ -214,3 +214,13 @@ def test_a_tree_deeper_than_the_profile_is_simulated_with_a_warning(files):
     assert "2 levels and the tree has 3" in run(*words, "chain-3").stderr
     Path("short.yaml").write_text("name: short\nsource: mine\nchain: 2\n")
     assert "warning" not in run(*words, "./short.yaml").stderr
+
+
+def test_a_search_among_delayed_trees_or_chains_prints_the_options_of_the_fastest(files):
+    printed = run("tree", "search", "-a", "a.yaml", "-c", "c.yaml", "--builder", "delayed", "-o", "d.yaml").stdout
+    assert "tree: {use: delayed, stem: " in printed
+    assert read_tree(Path("d.yaml")).shape.max_children[0] == 1
+    found = json.loads(run("tree", "search", "-a", "a.yaml", "-c", "c.yaml", "--builder", "chains", "--json").stdout)
+    assert found["best"]["options"]["use"] == "chains"
+    refused = run("tree", "search", "-a", "a.yaml", "-c", "c.yaml", "--builder", "chains", "-o", "x.yaml", code=2)
+    assert "'chains' takes no tree file" in refused.output
