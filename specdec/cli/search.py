@@ -51,10 +51,7 @@ def search(
     json: Json = False,
 ) -> None:
     """Maximise expected tokens / (t(n)/t(1) + drafting); plain decoding is always a candidate."""
-    if output is not None and family is Family.CHAINS:
-        raise SpecError("--output: 'chains' takes no tree file; without it, the options of the fastest are printed")
-    if output is not None:
-        keep_inputs(output, (acceptance, cost))
+    _check_output(output, (acceptance, cost), family)
     profile, costs = read_acceptance(acceptance), read_costs(cost)
     at = middle(costs) if context is None else context
     most = nodes if nodes is not None else min(64, costs.widths[-1] - 1) or 1
@@ -70,6 +67,14 @@ def search(
         return
     print_table(f"{profile.source}; {costs.source}; context {at}", HEADINGS, [_row(c, costs, at) for c in found.by_size])
     _print_best(found.best, written, family)
+
+
+def _check_output(output: Path | None, inputs: tuple[Path, Path], family: Family) -> None:
+    if output is None:
+        return
+    if family is Family.CHAINS:
+        raise SpecError("--output: 'chains' takes no tree file; without it, the options of the fastest are printed")
+    keep_inputs(output, inputs)
 
 
 def _print_best(best: Candidate, written: Path | None, family: Family) -> None:
