@@ -26,6 +26,27 @@ def answer_row(answer: Proposal, row: int) -> Proposal:
     return Candidates(answer.tokens[row : row + 1], answer.scores[row : row + 1], answer.source, sources)
 
 
+def same_tokens(one: Proposal, other: Proposal) -> bool:
+    """Whether they propose the same, whatever the scores of candidates, in which a drafter may count its own successes."""
+    if isinstance(one, Candidates) and isinstance(other, Candidates):
+        return one.tokens == other.tokens
+    return alike(one, other)
+
+
+def difference(got: Proposal | None, alone: Proposal | None) -> tuple[str, str]:
+    """Both in words, of several nodes the first at which they differ."""
+    if got is None or alone is None or len(got.top(1)[0]) != len(alone.top(1)[0]):
+        return answer_words(got), answer_words(alone)
+    rows = range(len(got.top(1)[0]))
+    row = next((row for row in rows if not alike(answer_row(got, row), answer_row(alone, row))), 0)
+    return f"{answer_words(answer_row(got, row))} at node {row}", answer_words(answer_row(alone, row))
+
+
+def says_something(answer: Proposal) -> bool:
+    """Whether it proposes a token for every node."""
+    return all(answer.top(1)[0])
+
+
 def answer_words(answer: Proposal | None) -> str:
     """Its two best tokens for each node, and their scores."""
     if answer is None:

@@ -10,10 +10,11 @@ from specdec.interfaces.part_guard import PartGuard
 from specdec.interfaces.parts import BuildTools, Drafter, PartOptions, TreeBuilder, Verifier
 from specdec.interfaces.proposals import Candidates, Distributions, Proposal
 from specdec.losslessness.exact.toy_models import StandIn
+from specdec.testing.learning import Learning
 from specdec.testing.opening import Opened, opened, part_name
 from specdec.testing.proving import HOT, SMALL, WIDE, decoder_of, models_of, prove_loop, prove_steps, target_of
 from specdec.testing.report import Checked, CheckFailed
-from specdec.testing.sessions import Sessions
+from specdec.testing.sessions import FRONTIER, Sessions
 from specdec.tree_builders.chain import Chain, ChainOptions
 from specdec.tree_builders.sampled import Sampled, SampledOptions
 from specdec.trees.draft_tree import Draw
@@ -25,9 +26,6 @@ VOCABS = (12, WIDE)
 MODELS = 4
 PREFIX = 9
 """Tokens of the prefixes that are asked about, root included."""
-
-FRONTIER = 3
-"""Nodes that each row is asked about at once."""
 
 Pair = tuple[tuple[type[TreeBuilder], PartOptions], type[Verifier]]
 RANKING: tuple[Pair, ...] = (((Chain, ChainOptions(length=3)), Match),)
@@ -51,8 +49,8 @@ def check_drafter(
     _must_run_on_tables(part.declares, report)
     if part.declares.drafts:
         for size in VOCABS if vocab_size is None else (vocab_size,):
-            for model in models_of(size, MODELS):
-                _check_answers(part, model, report)
+            for number, model in enumerate(models_of(size, MODELS)):
+                _check_answers(part, model, report, steps=number == 0)
     for builder, rule in (*RANKING, *(DRAWING if part.declares.gives is Gives.DISTRIBUTIONS else ())):
         draws = builder[0].declares(builder[1]).draw
         kind = "ranked" if draws is Draw.DETERMINISTIC else "drawn"
@@ -77,7 +75,8 @@ def _decoder(part: Opened, model: StandIn, builder: tuple[type[TreeBuilder], Par
     return decoder_of(target_of(model), (part.cls, part.options), builder, (rule, rule.Options()), HOT)
 
 
-def _check_answers(part: Opened, model: StandIn, report: Checked) -> None:
+def _check_answers(part: Opened, model: StandIn, report: Checked, *, steps: bool) -> None:
+    """steps: whether sessions go through several steps too."""
     target = target_of(model)
     with report.rule("it can be built for a table"), PartGuard("drafter", part.cls):
         drafter: Drafter = part.cls.build(part.options, BuildTools(target=target))
@@ -87,15 +86,20 @@ def _check_answers(part: Opened, model: StandIn, report: Checked) -> None:
         alone = sessions.alone()
         for answer in alone:
             _check_kind(check.check(answer, FRONTIER), part.declares)
-    rules: tuple[tuple[str, Callable[[], None]], ...] = (
+    rules: list[tuple[str, Callable[[], None]]] = [
         ("the same question has the same answer", lambda: sessions.same_again(alone)),
         ("a row's answers do not depend on its batch mates", lambda: sessions.same_in_a_batch(alone)),
+        ("a row that asks nothing changes no other's answer", lambda: sessions.same_where_others_ask_nothing(alone)),
         ("a node's answer does not depend on what is asked with it", lambda: sessions.same_level_by_level(alone)),
-        ("`observe` tells a row what was emitted", sessions.learns),
-        ("after `observe` each row is still itself", sessions.same_after_steps),
-        ("after `keep` and `observe` each row is still itself", sessions.same_after_leaving),
-        ("rows that `join` stand behind the others", sessions.same_after_joining),
-    )
+    ]
+    learning = Learning(sessions)
+    if steps:
+        rules += [
+            ("`observe` tells a row what was emitted", learning.learns),
+            ("after `observe` each row is still itself", learning.same_after_steps),
+            ("after `keep` and `observe` each row is still itself", learning.same_after_leaving),
+            ("rows that `join` stand behind the others", learning.same_after_joining),
+        ]
     for words, rule in rules:
         with report.rule(words), PartGuard("drafter", part.cls):
             rule()
@@ -113,3 +117,8 @@ def _check_kind(answer: Proposal, declares: DrafterDeclaration) -> None:
             f"it declares {declares.gives}, and answered with {type(answer).__name__}; expected {wanted.__name__}"
         )
     answer.top(1)
+    for scores in answer.scores if isinstance(answer, Candidates) else ():
+        if list(scores) != sorted(scores, reverse=True):
+            raise CheckFailed(
+                f"it gives candidates with the scores {[round(one, 4) for one in scores]}; expected the best first"
+            )
