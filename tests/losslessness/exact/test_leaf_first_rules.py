@@ -1,23 +1,29 @@
 """Rules that verify from the leaves to the root: known answers as fractions, the code beside its twin, and known mistakes."""
 
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 
 import leaf_first_reference
 import pytest
 import reference_rules
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tabular_cases import Case, drawn_case, tabular_decoder
 
 from specdec.drafters.tabular import TabularDrafterOptions
+from specdec.interfaces.proposals import DraftProbs
 from specdec.losslessness.exact.enumeration import prove_step, step_distribution
 from specdec.targets.tabular import TabularTargetOptions
 from specdec.tree_builders.chain import Chain, ChainOptions
+from specdec.tree_builders.chains import Chains, ChainsOptions
+from specdec.tree_builders.delayed import Delayed, DelayedOptions
 from specdec.tree_builders.sampled import Sampled, SampledOptions
 from specdec.trees.draft_tree import Draw
 from specdec.verifiers.block import Block
 from specdec.verifiers.chain import Chain as ChainRule
+from specdec.verifiers.gbv import Gbv
 from specdec.verifiers.multi_round import MultiRound
 from specdec.verifiers.traversal import Traversal
 
@@ -159,6 +165,58 @@ def test_drawn_tables_are_matched_and_no_less_is_accepted_than_from_the_root(kin
 @pytest.mark.parametrize("kind", ["i.i.d.", "uneven"])
 def test_so_are_a_hundred_more(kind):
     hold_on(*CASES[kind], range(12, 112))
+
+
+ENDING = {
+    "chains": ((Chains, ChainsOptions(count=2, length=2)), (Gbv, Traversal)),
+    "chain": (chain_parts(3), (Block, Gbv, Traversal)),
+    "delayed": ((Delayed, DelayedOptions(stem=1, widths=(2, 1))), (Traversal,)),
+    "i.i.d.": (tree_parts((2, 1), replacement=True), (Traversal,)),
+}
+
+
+@pytest.mark.parametrize("kind", ENDING)
+def test_drafts_that_end_early_at_a_stop_token_keep_the_distribution(kind):
+    parts, rules = ENDING[kind]
+    for number in range(3):
+        case = drawn_case(number)
+        ends = case.target.model_copy(update={"stop_ids": (number % VOCAB,)})
+        case = replace(case, target=ends, prefix=((number + 1) % VOCAB, (number + 2) % VOCAB))
+        for rule in rules:
+            assert prove_step(tabular_decoder(case, *parts, rule), case.prefix, depth=3).tv <= 1e-12
+
+
+def without_q_below(token, builder):
+    """The builder, whose drafter has nothing to offer below a token, as one that has run out of room."""
+
+    def grow(root_token, root_position, budget, rng):
+        growing = type(builder).grow(builder, root_token, root_position, budget, rng)
+        frontier = next(growing)
+        while True:
+            answer = yield frontier
+            empty = [node > 0 and frontier.tree.tokens[node] == token for node in frontier.nodes]
+            q = answer.q.masked_fill(torch.tensor(empty)[:, None], 0.0)
+            try:
+                frontier = growing.send(DraftProbs(q))
+            except StopIteration as end:
+                return end.value
+
+    return grow
+
+
+@pytest.mark.parametrize("kind", ENDING)
+def test_so_do_drafts_that_end_where_the_drafter_has_nothing_to_offer(kind, monkeypatch):
+    (parts, rules), shorter = ENDING[kind], False
+    for number in range(3):
+        case = drawn_case(number)
+        for rule in rules:
+            decoder = tabular_decoder(case, *parts, rule)
+            whole = prove_step(decoder, case.prefix, depth=3)
+            monkeypatch.setattr(decoder.builder, "grow", without_q_below(number % VOCAB, decoder.builder))
+            cut = prove_step(decoder, case.prefix, depth=3)
+            assert cut.tv <= 1e-12
+            shorter |= cut.num_outcomes < whole.num_outcomes
+    assert shorter
 
 
 def block_tv(known_answers, name, length, **mistakes):
