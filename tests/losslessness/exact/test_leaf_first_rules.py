@@ -178,7 +178,7 @@ ENDING = {
 @pytest.mark.parametrize("kind", ENDING)
 def test_drafts_that_end_early_at_a_stop_token_keep_the_distribution(kind):
     parts, rules = ENDING[kind]
-    for number in range(3):
+    for number in range(2):
         case = drawn_case(number)
         ends = case.target.model_copy(update={"stop_ids": (number % VOCAB,)})
         case = replace(case, target=ends, prefix=((number + 1) % VOCAB, (number + 2) % VOCAB))
@@ -207,7 +207,7 @@ def without_q_below(token, builder):
 @pytest.mark.parametrize("kind", ENDING)
 def test_so_do_drafts_that_end_where_the_drafter_has_nothing_to_offer(kind, monkeypatch):
     (parts, rules), shorter = ENDING[kind], False
-    for number in range(3):
+    for number in range(2):
         case = drawn_case(number)
         for rule in rules:
             decoder = tabular_decoder(case, *parts, rule)
