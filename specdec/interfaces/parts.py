@@ -216,7 +216,7 @@ class Verifier(Declaring[VerifierDeclaration], ABC, Generic[OptionsT]):
 
     @abstractmethod
     def verify(self, tree: DraftTree, target_probs: TargetProbs, rng: TargetRng) -> Verdict:
-        """One step. Reads p only at nodes that it reaches, in path order; with `reads=Reads.TREE` elsewhere too, parents first."""
+        """One step. Reads p only at nodes that it reaches, in path order; with Reads.TREE elsewhere too, parents first."""
 
 
 @dataclass(frozen=True, slots=True)
