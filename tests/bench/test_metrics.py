@@ -102,3 +102,24 @@ def test_phases_memory_and_the_first_token_are_those_of_the_measurements_that_ha
     assert plain.phases == {"draft": 1.5 / 4, "score": 2.5 / 4}
     assert plain.peak_bytes == 900
     assert plain.first_token_seconds == 0.2
+
+
+def test_turns_and_questions_that_are_answered_together_are_one_group_of_many_answers(results_of):
+    """Two questions of two turns; of the four answers one has other ids than plain decoding's, in its second turn only."""
+    results = results_of({"plain": [(4, 2)], "fast": [(2, 2)]})
+
+    def answered(one, turn, *ids):
+        answers = (replace(one.answers[0], question=str(n), turn=turn, tokens=own) for n, own in enumerate(ids))
+        return replace(one, turn=turn, answers=tuple(answers))
+
+    plain, fast = results.measurements
+    measured = (
+        answered(plain, 0, (1, 2), (3, 4)),
+        answered(plain, 1, (5, 6), (7, 8)),
+        answered(fast, 0, (1, 2), (3, 4)),
+        answered(fast, 1, (5, 6), (7, 9)),
+    )
+    found = by_name(replace(results, measurements=measured))["fast"]
+    assert (found.num_groups, found.num_answers, found.num_tokens, found.seconds) == (1, 4, 8, 4)
+    assert (found.num_compared, found.num_different) == (4, 1)
+    assert (found.tokens_per_second, found.speedup.value) == (2.0, 2.0)

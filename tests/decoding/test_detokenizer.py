@@ -178,6 +178,11 @@ def test_a_space_behind_a_special_token_is_kept():
     assert text_of(SPACED, [97, THINK, 32, 98], skip_special_tokens=True) == "a b"
 
 
+def test_a_space_behind_a_special_token_is_kept_though_a_character_was_left_unfinished():
+    half = "é".encode()[0]
+    assert text_of(SPACED, [97, half, THINK, 32, 98]) == "a\ufffd<think> b"
+
+
 def test_a_token_by_itself_has_its_own_text_or_its_id():
     assert [token_text(MARKED, token) for token in (97, THINK)] == ["a", "<think>"]
     assert token_text(None, 5) == "‹5›"

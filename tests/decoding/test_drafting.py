@@ -347,6 +347,30 @@ def test_a_drawing_builder_gets_the_warped_q_and_a_ranking_one_the_raw_logits(co
             assert answer.logits[0].exp().tolist() == pytest.approx([0.1, 0.2, 0.3, 0.4])
 
 
+LIKELIEST_TWO = [0, 0, 3 / 7, 4 / 7]
+SHAPED = {
+    "greedy target": ({}, [0.1, 0.2, 0.3, 0.4]),
+    "hotter drafts": ({"temperature": 0.5, "draft": {"temperature": 2.0}}, [n**0.5 / 6.1463 for n in (1, 2, 3, 4)]),
+    "hotter drafts of a greedy target": ({"draft": {"temperature": 2.0}}, [n**0.5 / 6.1463 for n in (1, 2, 3, 4)]),
+    "greedy drafts": ({"temperature": 1.0, "draft": {"temperature": 0}}, [0, 0, 0, 1]),
+    "uncut drafts": ({"top_k": 1, "draft": {"temperature": 1.0}}, [0.1, 0.2, 0.3, 0.4]),
+    "top_k": ({"top_k": 2}, LIKELIEST_TWO),
+    "top_p": ({"top_p": 0.65}, LIKELIEST_TWO),
+    "min_p": ({"min_p": 0.6}, LIKELIEST_TWO),
+    "top_k of drafts": ({"temperature": 1.0, "draft": {"top_k": 2}}, LIKELIEST_TWO),
+    "top_p of drafts": ({"temperature": 1.0, "draft": {"top_p": 0.65}}, LIKELIEST_TWO),
+    "min_p of drafts": ({"temperature": 1.0, "draft": {"min_p": 0.6}}, LIKELIEST_TWO),
+}
+
+
+@pytest.mark.parametrize(("sampling", "q"), SHAPED.values(), ids=SHAPED.keys())
+def test_each_option_of_drafts_alone_shapes_the_q_that_a_builder_draws_from(compose, table, parts_of, sampling, q):
+    parts = parts_of(ListensAndDraws, PartOptions(), Match)
+    decoder = compose(table(8), parts, Q, sampling=SamplingParams.model_validate(sampling))
+    decoder.generate([[1]], max_new_tokens=3)
+    assert decoder.builder.answers[0].q[0].tolist() == pytest.approx([*q, 0, 0, 0, 0], abs=1e-4)
+
+
 @pytest.mark.parametrize("limit", range(1, 8))
 def test_a_draft_is_never_longer_than_what_may_still_be_emitted(compose, counter, parts_of, watched, limit):
     for builder, options in ((Chain, ChainOptions(length=5)), (Fixed, FixedOptions(widths=[2, 2, 1, 1]))):

@@ -59,6 +59,12 @@ def test_either_of_two_end_tokens_ends_the_text(check, counter, strategy, end):
     assert check(counter(stop_ids=(end + 2,)), strategy, [0], stop_ids=(end,)).stopped_by == end
 
 
+def test_a_prompt_that_ends_in_an_end_token_is_answered_until_one_is_drawn(check, counter, strategy):
+    """As a chat that is continued may: only an emitted end ends the answer."""
+    answer = check(counter(stop_ids=(0,)), strategy, [1, 0])
+    assert answer.tokens == (*range(1, 12), 0)
+
+
 def test_ignore_eos_turns_the_models_own_ends_off_and_leaves_the_requests(compose, counter, strategy):
     decoder = compose(counter(stop_ids=(3,)), strategy, "oracle")
     answer = decoder.generate([[0]], max_new_tokens=20, ignore_eos=True, stop_ids=[6])[0]

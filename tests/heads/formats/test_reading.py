@@ -536,3 +536,12 @@ def test_an_eagle3_config_without_the_key_starts_its_residual_before_the_norm(fo
     read = read_head_config(folder(config, eagle3_tensors()), (1, 2, 3))
     assert not read.norm_before_residual
     assert read_head_config(folder({**config, "norm_before_residual": True}, eagle3_tensors()), (1, 2, 3)).norm_before_residual
+
+
+def test_a_speculators_config_or_our_own_without_the_key_starts_its_residual_before_the_norm_too(folder):
+    key = "norm_before_residual"
+    own = head_config(read_config(folder({**SPECULATORS, key: True}, {}))).model_dump(mode="json")
+    for config in (SPECULATORS, own):
+        without = {name: value for name, value in config.items() if name != key}
+        assert not read_head_config(folder(without, {})).norm_before_residual
+        assert read_head_config(folder({**without, key: True}, {})).norm_before_residual
