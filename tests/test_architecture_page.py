@@ -75,6 +75,21 @@ def test_every_class_that_a_page_names_is_defined(page):
     assert [name for name in classes if name not in defined()] == []
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_every_name_in_a_module_is_defined_there(page):
+    """`name` in `module.py` is where a reader is sent."""
+    pairs = re.findall(r"`(\w+)` in `([\w/]+\.py)`", (ROOT / page).read_text())
+    missing = [(n, m) for n, m in pairs if not re.search(rf"^(?:class|def) {n}\b", (PACKAGE / m).read_text(), re.MULTILINE)]
+    assert missing == []
+
+
+def test_the_page_answers_each_question_once():
+    table = (ROOT / "docs" / "architecture.md").read_text().partition("## Where a change belongs")[2]
+    rows = Counter(re.findall(r"^\| ([^|`]+?) \|", table, re.MULTILINE))
+    assert len(rows) > 20
+    assert [what for what, count in rows.items() if count > 1] == []
+
+
 def test_the_fixtures_that_are_named_exist():
     rows = re.findall(r"^\| (`[^|]*) \|", (ROOT / "tests" / "README.md").read_text().partition("| fixture |")[2], re.MULTILINE)
     shared = {
