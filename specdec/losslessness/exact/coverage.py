@@ -11,14 +11,16 @@ from specdec.losslessness.exact.places import Place, words
 class Coverage:
     """wanted: the places of the strategy's trees; tested: those that were enumerated with every draw free.
 
-    lengths: of the prefixes, root included. token_ids: all below it were drafted. steps: as many, one after another. rows: of
-    the largest batch. nodes: of the largest draft that was enumerated; own_nodes: of the strategy's, where there is room.
+    lengths: of the prefixes, root included. token_ids: all below it were drafted. possible: tokens of a row, at most.
+    steps: as many, one after another. rows: of the largest batch. nodes: of the largest draft that was enumerated; own_nodes:
+    of the strategy's, where there is room.
     """
 
     wanted: frozenset[Place] = frozenset()
     tested: frozenset[Place] = frozenset()
     lengths: frozenset[int] = frozenset()
     token_ids: int = 0
+    possible: int = 0
     steps: int = 1
     rows: int = 1
     nodes: int = 0
@@ -46,7 +48,8 @@ class Coverage:
         steps = f"steps 1-{self.steps}" if self.steps > 1 else "one step"
         nodes = f", at most {self.nodes} of {self.own_nodes} nodes at once" if self.nodes < self.own_nodes else ""
         lengths = f"prefixes of {_ranges(self.lengths)} tokens"
-        return f"{lengths}, token ids below {self.token_ids}, {steps}{rows}{nodes}"
+        possible = f", {self.possible} possible tokens at once" if self.possible else ""
+        return f"{lengths}, token ids below {self.token_ids}{possible}, {steps}{rows}{nodes}"
 
 
 def _ranges(numbers: Iterable[int]) -> str:

@@ -16,6 +16,7 @@ from specdec.losslessness.exact.own_shape import LOOKS, own_siblings, quickest, 
 from specdec.losslessness.exact.place_models import Siblings, place_model, place_prefix
 from specdec.losslessness.exact.runs import ROWS, later_step_leaves, prove_later_step
 from specdec.losslessness.exact.toy_models import StandIn
+from specdec.losslessness.exact.wide_row import prove_wide_row
 from specdec.losslessness.report import Instance
 from specdec.sampling.params import SamplingParams
 from specdec.trees.draft_tree import Draw
@@ -32,7 +33,7 @@ MANY_IDS = 128
 STEPS = ((2, True), (3, False), (5, True), (2, False))
 """A later step, and whether those before it accept all drafts, or hardly any."""
 
-PLACES_SHARE, LENGTHS_SHARE, STEPS_SHARE = 0.5, 0.2, 0.15
+PLACES_SHARE, ROWS_SHARE, LENGTHS_SHARE, STEPS_SHARE = 0.5, 0.05, 0.2, 0.15
 """Of the time, at most."""
 
 
@@ -61,6 +62,7 @@ class PlaceProver:
     _tested: set[tuple[int, int]] = field(default_factory=set)
     _lengths: set[int] = field(default_factory=set)
     _token_ids: int = 0
+    _possible: int = 0
     _nodes: int = 0
     _largest: int = 0
     _steps: int = 1
@@ -74,6 +76,7 @@ class PlaceProver:
             frozenset(self._tested),
             frozenset(self._lengths),
             self._token_ids,
+            self._possible,
             self._steps,
             ROWS if self._steps > 1 else 1,
             self._largest,
@@ -86,6 +89,7 @@ class PlaceProver:
         self._wanted |= {(one.depth, rank) for one in shape for rank in range(1, one.count + 1)}
         try:
             self._every_place(shape)
+            self._wide_row(shape)
             self._every_length(shape or [Siblings((), 1)])
             self._later_steps(shape or [Siblings((), 1)])
         except OutOfTime:
@@ -174,6 +178,16 @@ class PlaceProver:
         self._ended = not self.on_proof(instance)
         self._largest = max(self._largest, proof.nodes)
         return proof if temperature else None
+
+    def _wide_row(self, shape: Sequence[Siblings]) -> None:
+        if self._ended or not shape or self.vocab_size is not None:
+            return
+        wide = prove_wide_row(self._whole_decoder, seconds=ROWS_SHARE * self.seconds, deadline=self.deadline)
+        if wide is not None:
+            self.spent += wide.seconds
+            self._possible = wide.possible
+            self._report(wide.model, 0, self.samplings[0], 1, wide.proof)
+            self.covered.append(f"1 model of {wide.model.vocab_size} tokens that are possible at once, one child of the root")
 
     def _every_length(self, shape: Sequence[Siblings]) -> None:
         siblings = quickest(shape)

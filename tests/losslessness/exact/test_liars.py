@@ -27,6 +27,7 @@ from specdec.plugins import builtin as builtin_plugin
 from specdec.plugins import hookspecs
 from specdec.plugins.hookspecs import hookimpl
 from specdec.plugins.loading import registry_of
+from specdec.sampling.distribution import TokenDist
 from specdec.trees.draft_tree import Draw, TreeSketch
 from specdec.verifiers.base import siblings
 from specdec.verifiers.multi_round import MultiRound
@@ -368,3 +369,64 @@ def test_what_cannot_be_cut_is_not_called_proved():
     assert not proof.conclusive
     assert not proof.holds
     assert proof.left_out
+
+
+class LikeliestAlone(Tree):
+    """Draws one of the 16 likeliest tokens, and states the whole q."""
+
+    name = "likeliest_alone"
+    Options = PartOptions
+
+    def pick(self, q, rng, budget, sketch, depth):
+        cut = torch.where(q >= q.topk(min(16, len(q))).values[-1], q, 0.0)
+        return rng.draw(cut, 1, replacement=False)
+
+
+class ResidualOfTheLikeliest(MultiRound):
+    name = "residual_of_the_likeliest"
+
+    def verify(self, tree, p, rng):
+        return MultiRound().verify(tree, LikeliestRows(p), rng)
+
+
+class LikeliestRows:
+    """Rows of p whose residual keeps the 16 likeliest tokens."""
+
+    def __init__(self, p):
+        self.p, self.fall_back = p, p.fall_back
+
+    def row(self, node):
+        return LikeliestLeft(self.p.row(node))
+
+
+class LikeliestLeft:
+    def __init__(self, dist):
+        self.dist, self.prob, self.choose = dist, dist.prob, dist.choose
+
+    def residual(self, q):
+        left = self.dist.residual(q)
+        if left is None or len(left.ids) <= 16:
+            return left
+        kept = left.probs.topk(16).indices.sort().values
+        return TokenDist(left.ids[kept], left.probs[kept] / left.probs[kept].sum())
+
+
+class TakesTheUnlikely(MultiRound):
+    """Accepts what was drafted with a probability below a hundred-thousandth, whatever the target thinks of it."""
+
+    name = "takes_the_unlikely"
+
+    def verify(self, tree, p, rng):
+        for node in tree.draw_order.get(0, ())[:1]:
+            if float(tree.q_of(0)[tree.tokens[node]]) < 1e-5:
+                return Verdict((node,), p.row(node).choose(rng, tree.root_position + 2), not tree.children[node])
+        return MultiRound().verify(tree, p, rng)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "part", [{"tree": LikeliestAlone}, {"verifier": ResidualOfTheLikeliest}, {"verifier": TakesTheUnlikely}]
+)
+def test_a_part_that_is_wrong_only_in_a_row_of_many_or_very_unlikely_tokens_is_refuted(part):
+    proof = proof_of(seconds=20.0, **{"tree": {"use": "chain", "length": 2, "draw": "sampled"}, **part})
+    assert proof.refuted
