@@ -1,7 +1,6 @@
 """Distributions over tokens: truncated, renormalised, and drawn from."""
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -103,12 +102,6 @@ def _normalised(ids: Tensor, weights: Tensor) -> TokenDist | None:
     return TokenDist(ids, weights / total, int(ids[0]) if len(ids) == 1 else None)
 
 
-@lru_cache(maxsize=8)
-def _all_ids(vocab_size: int, device: torch.device) -> Tensor:
-    """Every id, ascending; shared, as no distribution writes to its ids."""
-    return torch.arange(vocab_size, device=device)
-
-
 def truncate(logits: Tensor, truncation: TruncationParams) -> TokenDist:
     """Temperature, top-k, top-p and min-p of one row [vocab]. Temperature 0: the lowest-id argmax."""
     if not truncation.temperature:
@@ -116,7 +109,7 @@ def truncate(logits: Tensor, truncation: TruncationParams) -> TokenDist:
     scaled = logits.to(torch.float64)
     if truncation.temperature != 1:
         scaled = scaled / truncation.temperature
-    ids = _all_ids(len(scaled), scaled.device)
+    ids = torch.arange(len(scaled), device=scaled.device)
     if truncation.top_k is not None and truncation.top_k < len(scaled):
         best = scaled.topk(truncation.top_k).values
         if not bool(best[0] < float("inf")):

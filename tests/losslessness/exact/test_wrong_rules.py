@@ -192,7 +192,7 @@ NEW = {
     Block: (Chain, ChainOptions(length=3, draw="sampled")),
     KSeq: (Sampled, SampledOptions(widths=(3,), replacement=True)),
     Traversal: (Sampled, SampledOptions(widths=(2, 1))),
-    Gbv: (Chains, ChainsOptions(count=2, length=2)),
+    Gbv: (Chains, ChainsOptions(count=2, length=1)),
     GreedyLast: (TopThenOne, TopThenOneOptions(widths=(2, 1))),
     SpecHub: (Pair, PairOptions(depth=1)),
 }
