@@ -11,9 +11,9 @@ from specdec.interfaces.parts import BuildTools, PartOptions, TreeBuilder
 from specdec.interfaces.proposals import Answer, Budget, Frontier
 from specdec.sampling.rng import DraftRng
 from specdec.tree_builders.base import shape_declaration
-from specdec.tree_builders.drawn import grow_drawn
+from specdec.tree_builders.drawn import grow_drawn, sampling_kind
 from specdec.tree_builders.shape_options import Widths
-from specdec.trees.draft_tree import DraftTree, Draw, TreeSketch
+from specdec.trees.draft_tree import DraftTree, TreeSketch
 from specdec.trees.tree_shape import TreeShape
 
 
@@ -47,7 +47,9 @@ class Delayed(TreeBuilder[DelayedOptions]):
     @classmethod
     def declares(cls, options: DelayedOptions) -> BuilderDeclaration:
         """I.i.d. or without-replacement draws, in a tree, or in a chain if nothing branches."""
-        return shape_declaration(options.shape, _kind(options.replacement), needs=frozenset({Gives.DISTRIBUTIONS}))
+        return shape_declaration(
+            options.shape, sampling_kind(replacement=options.replacement), needs=frozenset({Gives.DISTRIBUTIONS})
+        )
 
     @classmethod
     def build(cls, options: DelayedOptions, tools: BuildTools) -> "Delayed":
@@ -60,8 +62,4 @@ class Delayed(TreeBuilder[DelayedOptions]):
         """One frontier a level. q: [nodes with children in the shape, vocab], as received."""
         draw = partial(rng.draw, replacement=self._replacement)
         sketch = TreeSketch(root_token, root_position)
-        return (yield from grow_drawn(self._shape, sketch, budget, _kind(self._replacement), draw))
-
-
-def _kind(replacement: bool) -> Draw:
-    return Draw.IID if replacement else Draw.WITHOUT_REPLACEMENT
+        return (yield from grow_drawn(self._shape, sketch, budget, sampling_kind(replacement=self._replacement), draw))

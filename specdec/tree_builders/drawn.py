@@ -53,6 +53,11 @@ def grow_drawn(
     return freeze_drawn(sketch, kind, draws, rows, row_of)
 
 
+def sampling_kind(*, replacement: bool) -> Draw:
+    """How siblings are drawn with rng.draw."""
+    return Draw.IID if replacement else Draw.WITHOUT_REPLACEMENT
+
+
 def stated_q(answer: Answer) -> Tensor:
     """[frontier, vocab] the q of an answer. Raises SpecdecError for one that has none."""
     if not isinstance(answer, DraftProbs):

@@ -56,14 +56,25 @@ def descend(tree: DraftTree, rng: TargetRng, accepts: frozenset[Draw], verifier:
         node = accepted
 
 
+def check_single(drawn: tuple[int, ...], node: int, verifier: str) -> None:
+    """Raise PluginError where a rule for chains meets several children."""
+    if len(drawn) > 1:
+        raise PluginError(f"node {node}: {len(drawn)} children were drawn; verifier '{verifier}' verifies one per node")
+
+
 def accept_single(
-    tree: DraftTree, node: int, drawn: tuple[int, ...], target_probs: TargetProbs, rng: TargetRng
+    tree: DraftTree, node: int, drawn: tuple[int, ...], target_probs: TargetProbs, rng: TargetRng, *, lenience: float = 1.0
 ) -> tuple[int | None, TokenDist]:
-    """Rejection sampling of at most one draw from q: the child or None, and what is left of p. *Source: arXiv 2211.17192.*"""
+    """Rejection sampling of at most one draw from q: the child or None, and what is left of p. *Source: arXiv 2211.17192.*
+
+    lenience: what q is multiplied by; below 1 the rule is lossy.
+    """
     dist = target_probs.row(node)
     if not drawn:
         return None, dist
     q, (child,) = tree.q_of(node), drawn
+    if lenience != 1:
+        q = q * lenience
     draft_prob = check_drafted(float(q[tree.tokens[child]]), child, tree.tokens[child])
     if rng.flip(min(1.0, dist.prob(tree.tokens[child]) / draft_prob)):
         return child, dist

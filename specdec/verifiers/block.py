@@ -2,14 +2,13 @@
 
 from typing import ClassVar
 
-from specdec.errors import PluginError
 from specdec.interfaces.declarations import Reads, Shape, VerifierDeclaration
 from specdec.interfaces.parts import BuildTools, PartOptions, Verifier
 from specdec.interfaces.results import Verdict
 from specdec.sampling.logits_warper import TargetProbs
 from specdec.sampling.rng import TargetRng
 from specdec.trees.draft_tree import DraftTree, Draw
-from specdec.verifiers.base import block_length, check_drafted, siblings
+from specdec.verifiers.base import block_length, check_drafted, check_single, siblings
 
 ACCEPTS = frozenset({Draw.IID, Draw.WITHOUT_REPLACEMENT})
 
@@ -38,8 +37,7 @@ class Block(Verifier[PartOptions]):
     def verify(self, tree: DraftTree, target_probs: TargetProbs, rng: TargetRng) -> Verdict:
         chain, ratios, weight = [0], list[float](), 1.0
         while weight > 0 and (drawn := siblings(tree, chain[-1], ACCEPTS, self.name)):
-            if len(drawn) > 1:
-                raise PluginError(f"node {chain[-1]}: {len(drawn)} children were drawn; verifier 'block' verifies one per node")
+            check_single(drawn, chain[-1], self.name)
             token = tree.tokens[drawn[0]]
             draft_prob = check_drafted(float(tree.q_of(chain[-1])[token]), drawn[0], token)
             ratios.append(target_probs.row(chain[-1]).prob(token) / draft_prob)

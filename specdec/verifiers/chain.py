@@ -2,14 +2,14 @@
 
 from typing import ClassVar
 
-from specdec.errors import PluginError
 from specdec.interfaces.declarations import Shape, VerifierDeclaration
 from specdec.interfaces.parts import BuildTools, PartOptions, Verifier
 from specdec.interfaces.results import Verdict
+from specdec.sampling.distribution import TokenDist
 from specdec.sampling.logits_warper import TargetProbs
 from specdec.sampling.rng import TargetRng
 from specdec.trees.draft_tree import DraftTree, Draw
-from specdec.verifiers.base import check_drafted, siblings
+from specdec.verifiers.base import accept_single, check_single, descend
 
 ACCEPTS = frozenset({Draw.IID, Draw.WITHOUT_REPLACEMENT})
 
@@ -33,18 +33,8 @@ class Chain(Verifier[PartOptions]):
         return cls()
 
     def verify(self, tree: DraftTree, target_probs: TargetProbs, rng: TargetRng) -> Verdict:
-        path: list[int] = []
-        node = 0
-        while drawn := siblings(tree, node, ACCEPTS, self.name):
-            if len(drawn) > 1:
-                raise PluginError(f"node {node}: {len(drawn)} children were drawn; verifier 'chain' verifies one per node")
-            child, token, q = drawn[0], tree.tokens[drawn[0]], tree.q_of(node)
-            dist = target_probs.row(node)
-            draft_prob = check_drafted(float(q[token]), child, token)
-            if not rng.flip(min(1.0, dist.prob(token) / draft_prob)):
-                left = dist.residual(q) or target_probs.fall_back(dist)
-                return Verdict(tuple(path), left.choose(rng, tree.root_position + tree.depths[child]), all_accepted=False)
-            path.append(child)
-            node = child
-        token = target_probs.row(node).choose(rng, tree.root_position + tree.depths[node] + 1)
-        return Verdict(tuple(path), token, all_accepted=True)
+        def try_child(node: int, drawn: tuple[int, ...]) -> tuple[int | None, TokenDist]:
+            check_single(drawn, node, self.name)
+            return accept_single(tree, node, drawn, target_probs, rng)
+
+        return descend(tree, rng, ACCEPTS, self.name, try_child)

@@ -4,7 +4,6 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from specdec.errors import PluginError
 from specdec.interfaces.declarations import Guarantee, Shape, VerifierDeclaration
 from specdec.interfaces.parts import BuildTools, PartOptions, Verifier
 from specdec.interfaces.results import Verdict
@@ -12,7 +11,7 @@ from specdec.sampling.distribution import TokenDist, from_dense
 from specdec.sampling.logits_warper import TargetProbs
 from specdec.sampling.rng import TargetRng
 from specdec.trees.draft_tree import DraftTree, Draw
-from specdec.verifiers.base import check_drafted, descend
+from specdec.verifiers.base import check_drafted, check_single, descend
 
 ACCEPTS = frozenset({Draw.IID, Draw.WITHOUT_REPLACEMENT})
 
@@ -59,8 +58,7 @@ class Ensemble(Verifier[EnsembleOptions]):
         dist = target_probs.row(node)
         if not drawn:
             return None, dist
-        if len(drawn) > 1:
-            raise PluginError(f"node {node}: {len(drawn)} children were drawn; verifier 'ensemble' verifies one per node")
+        check_single(drawn, node, self.name)
         child, token, q = drawn[0], tree.tokens[drawn[0]], tree.q_of(node)
         draft_prob = check_drafted(float(q[token]), child, token)
         mixture = from_dense(self._weight * dist.dense(len(q)).to(q.device) + (1 - self._weight) * q)

@@ -4,7 +4,6 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from specdec.errors import PluginError
 from specdec.interfaces.declarations import Guarantee, Shape, VerifierDeclaration
 from specdec.interfaces.parts import BuildTools, PartOptions, Verifier
 from specdec.interfaces.results import Verdict
@@ -12,7 +11,7 @@ from specdec.sampling.distribution import TokenDist
 from specdec.sampling.logits_warper import TargetProbs
 from specdec.sampling.rng import TargetRng
 from specdec.trees.draft_tree import DraftTree, Draw
-from specdec.verifiers.base import check_drafted, descend
+from specdec.verifiers.base import accept_single, check_single, descend
 
 ACCEPTS = frozenset({Draw.IID, Draw.WITHOUT_REPLACEMENT})
 
@@ -49,20 +48,8 @@ class Lenience(Verifier[LenienceOptions]):
         return cls(options.lenience)
 
     def verify(self, tree: DraftTree, target_probs: TargetProbs, rng: TargetRng) -> Verdict:
-        def try_children(node: int, drawn: tuple[int, ...]) -> tuple[int | None, TokenDist]:
-            return self._try_child(tree, node, drawn, target_probs, rng)
+        def try_child(node: int, drawn: tuple[int, ...]) -> tuple[int | None, TokenDist]:
+            check_single(drawn, node, self.name)
+            return accept_single(tree, node, drawn, target_probs, rng, lenience=self._lenience)
 
-        return descend(tree, rng, ACCEPTS, self.name, try_children)
-
-    def _try_child(
-        self, tree: DraftTree, node: int, drawn: tuple[int, ...], target_probs: TargetProbs, rng: TargetRng
-    ) -> tuple[int | None, TokenDist]:
-        dist = target_probs.row(node)
-        if not drawn:
-            return None, dist
-        if len(drawn) > 1:
-            raise PluginError(f"node {node}: {len(drawn)} children were drawn; verifier 'lenience' verifies one per node")
-        child, token, q = drawn[0], tree.tokens[drawn[0]], tree.q_of(node) * self._lenience
-        if rng.flip(min(1.0, dist.prob(token) / check_drafted(float(q[token]), child, token))):
-            return child, dist
-        return None, dist.residual(q) or target_probs.fall_back(dist)
+        return descend(tree, rng, ACCEPTS, self.name, try_child)
