@@ -34,11 +34,11 @@ class FusedNorm:
 
     def __call__(self, states: Tensor) -> Tensor:
         """[..., size] for states of that shape."""
-        size = len(self.weight)
+        size = self.weight.shape[0]
         if self.twice is None or states.numel() > FEW_ROWS * size:
             return functional.rms_norm(states, self.weight.shape, self.weight, self.eps)
         both = torch.cat((states, -states), dim=-1)
-        return functional.layer_norm(both, self.twice.shape, self.twice, None, self.eps).narrow(-1, 0, size)
+        return torch.layer_norm(both, self.twice.shape, self.twice, None, self.eps).narrow(-1, 0, size)
 
 
 class Projected(NamedTuple):
@@ -67,9 +67,9 @@ class FusedAttention:
         """
         rows, nodes, _ = states.shape
         mapped = self.queries_keys_values(states).view(rows, nodes, -1, self.head_dim)
-        both, values = mapped[:, :, : self.heads + self.kv_heads], mapped[:, :, self.heads + self.kv_heads :]
+        both, values = mapped.split_with_sizes((self.heads + self.kv_heads, self.kv_heads), 2)
         turned = torch.addcmul(both * cos, both.roll(self.head_dim // 2, -1), sin)
-        query, keys = turned[:, :, : self.heads], turned[:, :, self.heads :]
+        query, keys = turned.split_with_sizes((self.heads, self.kv_heads), 2)
         return Projected(query.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2))
 
     def mix(self, query: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:

@@ -22,10 +22,10 @@ def grouped_attention(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor 
     bias: additive mask; None: causal among the nodes. With one that is laid side by side, heads that share keys become further
     nodes: the same numbers, and on a CPU in bfloat16 attention for a lone node takes a fifth of the time.
     """
-    heads, nodes = query.shape[1:3]
+    rows, heads, nodes, _ = query.shape
     groups = heads // keys.shape[1]
     if groups > 1 and bias is not None and bias.shape[2] == groups * nodes:
-        folded = query.reshape(len(query), keys.shape[1], groups * nodes, -1)
+        folded = query.reshape(rows, keys.shape[1], groups * nodes, -1)
         return functional.scaled_dot_product_attention(folded, keys, values, attn_mask=bias, scale=scale).view(query.shape)
     if groups > 1:
         keys, values = keys.repeat_interleave(groups, 1), values.repeat_interleave(groups, 1)
