@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
+from hypothesis import settings
 
 from specdec.decoding.decoder import Decoder
 from specdec.drafters.tabular import Tabular as TabularDrafter
@@ -24,6 +25,10 @@ from specdec.verifiers.chain import Chain as ChainRule
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound
 from specdec.verifiers.point_mass import PointMass
+
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
+"""How long an example takes says nothing on a machine that does other work, or where the first one imports a library."""
 
 collect_ignore = ["plugin_example"]
 """A package of its own: test_plugin_example.py installs it and runs its tests."""

@@ -2,7 +2,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec.decoding.pruning import cut, size_for_all, trimmed
@@ -25,7 +25,6 @@ def tree_of(parents, gains, *, per_token=0.1, spent=0.0, source=()):
 
 
 @given(GAINS, st.floats(0, 0.5), st.floats(0, 1))
-@settings(deadline=None)
 def test_the_best_size_has_the_most_tokens_a_second(gains, per_token, spent):
     rows = len(gains)
     cost = seconds(per_token)

@@ -2,7 +2,7 @@ import math
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -28,7 +28,6 @@ def naive_match(text, path, shortest, longest):
 
 
 @given(text=TOKENS, path=st.lists(st.integers(0, 2), max_size=4), shortest=st.integers(1, 3), more=st.integers(0, 4))
-@settings(deadline=None)
 def test_the_index_finds_what_a_scan_of_the_text_finds(text, path, shortest, more):
     index = NgramIndex(shortest, shortest + more)
     index.extend(text)
@@ -45,7 +44,6 @@ def test_the_index_finds_what_a_scan_of_the_text_finds(text, path, shortest, mor
 
 
 @given(st.lists(TOKENS, max_size=5))
-@settings(deadline=None)
 def test_reading_in_pieces_is_reading_at_once(pieces):
     parts, whole = NgramIndex(1, 4), NgramIndex(1, 4)
     for piece in pieces:
@@ -157,7 +155,6 @@ def test_two_requests_of_one_drafter_share_nothing():
 
 
 @given(st.lists(st.integers(0, 3), min_size=2, max_size=40))
-@settings(deadline=None)
 def test_scores_are_at_most_zero_and_fall(text):
     session = session_of(text[:-1], text[-1], min_confidence=0.0)
     answer = session.expand([Frontier(TreeSketch(text[-1], 0), (0,))])[0]

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec.drafters.suffix import CONTEXTS, NOVELTY, STORE_TRUST, SuffixDrafter, SuffixOptions
@@ -57,7 +57,6 @@ def offered(session, tree, node):
 
 
 @given(TOKENS, st.lists(st.integers(0, 3), max_size=4), st.integers(1, 6))
-@settings(deadline=None)
 def test_estimates_are_those_of_a_search_of_the_whole_text(text, path, longest):
     session = session_of(text, longest=longest, candidates=9, min_confidence=0.0)
     tree, node = TreeSketch(text[-1], 0), 0
@@ -68,7 +67,6 @@ def test_estimates_are_those_of_a_search_of_the_whole_text(text, path, longest):
 
 
 @given(TOKENS, st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), max_size=4))
-@settings(deadline=None)
 def test_reading_step_by_step_is_reading_at_once(text, steps):
     grown = session_of(text, min_confidence=0.0)
     for tokens in steps:

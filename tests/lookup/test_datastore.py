@@ -1,6 +1,6 @@
 import numpy
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
@@ -28,7 +28,6 @@ def naive(texts, context):
 
 
 @given(TEXTS, st.lists(st.integers(0, 3), min_size=1, max_size=20))
-@settings(deadline=None)
 def test_matches_are_those_of_a_search(texts, context):
     store = build_datastore(texts, vocabulary=None)
     assert [(n, dict(rows)) for n, rows in store.matches(context, 99)] == naive(texts, context)

@@ -19,7 +19,7 @@ def naive(text, context, longest):
 
 
 @given(TEXTS, st.lists(st.integers(0, 4), max_size=5), st.integers(1, 8))
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_matches_and_counts_are_those_of_a_search(text, path, longest):
     automaton = SuffixAutomaton(longest)
     automaton.extend(text)
@@ -34,7 +34,6 @@ def test_matches_and_counts_are_those_of_a_search(text, path, longest):
 
 
 @given(TEXTS, st.integers(1, 8))
-@settings(deadline=None)
 def test_shorter_places_have_more_occurrences(text, longest):
     automaton = SuffixAutomaton(longest)
     automaton.extend(text)
@@ -46,7 +45,6 @@ def test_shorter_places_have_more_occurrences(text, longest):
 
 
 @given(TEXTS, TEXTS)
-@settings(deadline=None)
 def test_reading_in_pieces_is_reading_at_once(first, second):
     parts, whole = SuffixAutomaton(5), SuffixAutomaton(5)
     parts.extend(first)

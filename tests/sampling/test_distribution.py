@@ -23,7 +23,7 @@ from specdec.sampling.logits_warper import LogitsWarper
 from specdec.sampling.params import SamplingParams, TruncationParams
 from specdec.trees.draft_tree import Draw, TreeSketch
 
-PROPERTIES = settings(max_examples=60, deadline=None)
+PROPERTIES = settings(max_examples=60)
 
 
 def random_logits(seed, size=40, scale=3.0):

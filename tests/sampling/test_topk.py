@@ -49,7 +49,7 @@ def test_ties_follow_target_ids_where_columns_are_mapped():
 
 
 @given(st.integers(1, 12), st.integers(1, 3000), st.integers(0, 1000))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_the_blocks_hold_the_top_values(count, columns, seed):
     logits = torch.randn(2, columns, generator=torch.Generator().manual_seed(seed))
     values, found = top_columns(logits, count)

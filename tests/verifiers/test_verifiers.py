@@ -166,7 +166,7 @@ uniform_lists = st.lists(st.integers(0, 2**20 - 1).map(lambda n: (2 * n + 1) / 2
 
 
 @pytest.mark.parametrize("rule", PATH_RULES)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(data=st.data())
 def test_a_rule_agrees_with_its_twin_in_fractions_on_the_same_draws(rule, data):
     tree, p_rows, q_rows = data.draw(drafts(chain=chains_only(rule)))
@@ -181,7 +181,7 @@ def test_a_rule_agrees_with_its_twin_in_fractions_on_the_same_draws(rule, data):
 
 
 @pytest.mark.parametrize("rule", RULES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_at_temperature_zero_every_rule_is_greedy_matching(rule, data):
     tree, p_rows, _ = data.draw(drafts(chain=chains_only(rule)))
@@ -200,7 +200,7 @@ def test_at_temperature_zero_every_rule_is_greedy_matching(rule, data):
 
 
 @pytest.mark.parametrize("rule", PATH_RULES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_only_rows_on_the_path_are_read_and_in_path_order(rule, data):
     tree, p_rows, _ = data.draw(drafts(chain=chains_only(rule)))
@@ -217,7 +217,7 @@ def test_only_rows_on_the_path_are_read_and_in_path_order(rule, data):
 
 
 @pytest.mark.parametrize("rule", TREE_RULES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_a_rule_that_reads_the_tree_reads_each_row_once_and_parents_before_children(rule, data):
     tree, p_rows, _ = data.draw(drafts(chain=chains_only(rule)))

@@ -51,7 +51,7 @@ def named(table):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(p=tables, q=tables, number=st.integers(0, 10**6), prefix=st.lists(st.integers(0, VOCAB - 1), min_size=2, max_size=5))
 @example(p=everywhere(EVEN), q=everywhere(EVEN), number=0, prefix=[0, 1])
 @example(p=everywhere(LOW), q=everywhere(HIGH), number=1, prefix=[2, 0, 1])

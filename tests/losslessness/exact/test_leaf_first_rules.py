@@ -109,7 +109,7 @@ def lookup(table):
         ((3,), False, Traversal, WOR),
     ],
 )
-@settings(max_examples=6, deadline=None, derandomize=True)
+@settings(max_examples=6, derandomize=True)
 @given(p=tables, q=tables)
 def test_the_code_has_the_distribution_of_its_twin_in_fractions(widths, replacement, rule, reference, p, q):
     case = Case(

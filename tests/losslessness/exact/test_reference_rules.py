@@ -170,7 +170,7 @@ def lookup(table):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", EVERY)
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=12, derandomize=True)
 @given(p=tables, q=tables)
 @example(p=[THIRD] * 4, q=[THIRD] * 4)
 @example(p=[LOW] * 4, q=[HIGH] * 4)
@@ -190,7 +190,7 @@ def test_the_code_has_the_distribution_of_its_reference_and_both_have_the_target
     assert reference_rules.total_variation(wanted, lookup(p), 3) == 0
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(p=distributions(), q=distributions(), count=st.integers(1, 3))
 def test_no_rule_accepts_more_than_the_transport_bound(p, q, count):
     for drafts, rules in (
@@ -207,7 +207,7 @@ def test_no_rule_accepts_more_than_the_transport_bound(p, q, count):
     assert best_acceptance(p, drafted_sets(reference_rules.iid(q, 1))) == sum(map(min, p, q))
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(p=distributions(), q=distributions(), count=st.integers(1, 3))
 def test_coupled_drafts_are_accepted_within_their_bounds(p, q, count):
     found = coupled_acceptance(p, q, count)
