@@ -45,14 +45,14 @@ class ResolvedSpec:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What could not be checked without loading."""
+        """What could not be checked without loading, and what of a tree is never drafted."""
         models = {"target": self.parts.get(Kind.TARGET), **{f"drafter.{k}": part for k, part in self.nested.items()}}
         unread = [key for key, part in models.items() if part is not None and part.declares.vocab_size is None]
         unread += ["drafter"] if self.parts[Kind.DRAFTER].declares.unread else []
         notes = [f"{key}: not checked: its configuration is out of reach until it is loaded" for key in unread]
         if unread and self.template is not None:
             notes.append(self.template)
-        return (*notes, *self._vocabularies())
+        return (*notes, *self._vocabularies(), *self._levels())
 
     @property
     def template(self) -> str | None:
@@ -76,6 +76,13 @@ class ResolvedSpec:
                     f"drafter.{option}: a vocabulary of {given} tokens, where the target has {wanted}: "
                     "it is refused at load unless both tokenizers give the same ids to the same texts"
                 )
+
+    def _levels(self) -> Iterator[str]:
+        """Levels of the tree that are deeper than the drafter drafts."""
+        drafter, tree = self.parts[Kind.DRAFTER], self.parts[Kind.TREE]
+        drafted, wanted = drafter.declares.max_depth, tree.declares.max_depth
+        if drafted is not None and wanted is not None and wanted > drafted:
+            yield f"tree: '{tree.name}' has {wanted} levels; drafter '{drafter.name}' drafts {drafted}, and none below"
 
     def plain(self) -> dict[str, Any]:
         """The spec as plain data with every default spelled out; reading it again gives the same."""
@@ -102,5 +109,12 @@ def with_parts(drafter: ResolvedPart, parts: Sequence[ResolvedPart]) -> Resolved
         features=united(declares.features, [part.declares.features for part in parts]),
         made_for=(*declares.made_for, *(sizes for part in parts for sizes in part.declares.made_for)),
         unread=declares.unread or any(part.declares.unread for part in parts),
+        max_depth=_deepest([part.declares.max_depth for part in parts]) if parts else declares.max_depth,
     )
     return replace(drafter, declares=together)
+
+
+def _deepest(depths: Sequence[int | None]) -> int | None:
+    """How deep some of these parts draft; None: one of them has no limit."""
+    known = [depth for depth in depths if depth is not None]
+    return max(known) if len(known) == len(depths) else None

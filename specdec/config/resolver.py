@@ -198,8 +198,15 @@ def built(part: ResolvedPart, tools: BuildTools) -> Any:
     if not isinstance(made, BASES[part.kind]):
         raise PluginError(f"{guard.label} was built as {type(made).__name__}, not as a {BASES[part.kind].__name__}")
     if part.kind is not Kind.TARGET:
-        made.declaration = part.declares
+        made.declaration = _declared_when_loaded(part)
     return made
+
+
+def _declared_when_loaded(part: ResolvedPart) -> Any:
+    """What the part declares now that its files are within reach, where they were not when it was checked."""
+    if part.kind is not Kind.DRAFTER or not part.declares.unread or part.declares.drafters:
+        return part.declares
+    return part.cls.declares(type(part.options).model_validate(part.options.model_dump()))
 
 
 def _is_part(raw: Any) -> bool:

@@ -69,6 +69,7 @@ class DraftRunner:
         self._drafter = drafter
         self._builder = builder
         self._drafts = drafter.declaration.drafts
+        self._max_depth = drafter.declaration.max_depth
         self._draws = builder.declaration.draw is not Draw.DETERMINISTIC
         self._coupled = builder.declaration.draw is Draw.COUPLED
         self._proposals = ProposalCheck(type(drafter).name, target.facts.vocab_size)
@@ -134,9 +135,10 @@ class DraftRunner:
         limit = self._target.facts.max_tree_nodes
         nodes = UNBOUNDED_NODES if limit is None else limit - 1
         last = sequence.records[-1] if sequence.records else None
+        room = sequence.remaining - 1
         return Budget(
             nodes=nodes,
-            depth=sequence.remaining - 1,
+            depth=room if self._max_depth is None else min(room, self._max_depth),
             stop_ids=sequence.warper.stop_ids,
             rows=num_sequences,
             queue=queue,

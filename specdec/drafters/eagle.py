@@ -1,8 +1,10 @@
 """`eagle`: a head that predicts the target's next feature, drafting at the second-to-top layer."""
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar
 
+from specdec.heads.architectures import Kind
+from specdec.heads.config import HeadConfig
 from specdec.heads.loading import HeadOptions, declared_config, load_head, made_for
 from specdec.heads.session import DraftingHead, HeadSession
 from specdec.interfaces.declarations import DrafterDeclaration, Features, Gives
@@ -13,7 +15,7 @@ from specdec.interfaces.proposals import DraftStart
 class EagleOptions(HeadOptions):
     """Options of `eagle`."""
 
-    kind: ClassVar[Literal["eagle", "eagle3"]] = "eagle"
+    kind: ClassVar[Kind] = "eagle"
 
 
 class EagleDrafter(Drafter[EagleOptions]):
@@ -32,7 +34,7 @@ class EagleDrafter(Drafter[EagleOptions]):
     def declares(cls, options: EagleOptions) -> DrafterDeclaration:
         """Distributions from the last hidden state, unless config.json says that the head reads tokens only."""
         config = declared_config(options)
-        reads = config is None or config.inputs.has_feature
+        reads = not isinstance(config, HeadConfig) or config.inputs.has_feature
         return DrafterDeclaration(Gives.DISTRIBUTIONS, Features(last=reads), unread=config is None, made_for=made_for(config))
 
     @classmethod

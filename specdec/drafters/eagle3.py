@@ -1,11 +1,12 @@
 """`eagle3`: a head on fused low, middle and high features of the target, with a recurrence and an LM head of its own."""
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from specdec.errors import CheckpointError
+from specdec.heads.architectures import Kind
 from specdec.heads.loading import HeadOptions, declared_config, load_head, made_for
 from specdec.heads.session import DraftingHead, HeadSession
 from specdec.interfaces.declarations import DrafterDeclaration, Features, Gives
@@ -16,7 +17,7 @@ from specdec.interfaces.proposals import DraftStart
 class Eagle3Options(HeadOptions):
     """Options of `eagle3`."""
 
-    kind: ClassVar[Literal["eagle", "eagle3"]] = "eagle3"
+    kind: ClassVar[Kind] = "eagle3"
 
     layers: Annotated[
         tuple[Annotated[int, Field(ge=0)], ...] | None,

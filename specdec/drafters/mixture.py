@@ -75,8 +75,7 @@ class MixtureDrafter(Drafter[MixtureOptions]):
             drafter.open([DraftStart(s.prompt, s.first_token, view.of(s.hidden)) for s in starts])
             for drafter, view in zip(self._parts, views, strict=True)
         ]
-        quick = [declares.gives is Gives.CANDIDATES for declares in declared]
-        return MixtureSession(self._options, sessions, views, quick, len(starts))
+        return MixtureSession(self._options, sessions, views, declared, len(starts))
 
 
 class _View:
@@ -112,14 +111,18 @@ class _Row:
         for node, tokens, scores in zip(frontier.nodes, *best, strict=True):
             self._said[part][node] = [(token, math.exp(min(score, 0.0))) for token, score in zip(tokens, scores, strict=True)]
 
-    def asked(self, part: int, frontier: Frontier, quick: Sequence[int], sure: float) -> Frontier | None:
-        """The nodes at which a part that computes is worth its time: no quick one is sure, and it was asked above."""
+    def asked(self, part: int, frontier: Frontier, quick: Sequence[int], sure: float, deepest: int | None) -> Frontier | None:
+        """The nodes at which a part that computes is worth its time: no quick one is sure, and it was asked above.
+
+        deepest: levels that the part drafts; None: any.
+        """
         parents, said = frontier.tree.parents, self._said[part]
         nodes = [
             node
             for node in frontier.nodes
             if (node == 0 or parents[node] in said) and all(self._best(q, node) < sure for q in quick)
         ]
+        nodes = nodes if deepest is None else [node for node in nodes if frontier.tree.depths[node] < deepest]
         return Frontier(frontier.tree, tuple(nodes)) if nodes else None
 
     def _best(self, part: int, node: int) -> float:
@@ -154,21 +157,22 @@ class _Row:
 
 
 class MixtureSession(DraftSession):
-    """The parts' sessions. quick: by part, whether it only counts, so that asking it costs next to nothing."""
+    """The parts' sessions, and what each declares. A part that gives candidates only counts, which costs next to nothing."""
 
     def __init__(
         self,
         options: MixtureOptions,
         sessions: Sequence[DraftSession],
         views: Sequence[_View],
-        quick: Sequence[bool],
+        declared: Sequence[DrafterDeclaration],
         num_rows: int,
     ) -> None:
         self._options = options
         self._sessions = sessions
         self._views = views
-        self._quick = [part for part, is_quick in enumerate(quick) if is_quick]
-        self._others = [part for part, is_quick in enumerate(quick) if not is_quick]
+        self._quick = [part for part, declares in enumerate(declared) if declares.gives is Gives.CANDIDATES]
+        self._others = [part for part, declares in enumerate(declared) if declares.gives is not Gives.CANDIDATES]
+        self._deepest = [declares.max_depth for declares in declared]
         self._rows = [_Row(len(sessions)) for _ in range(num_rows)]
 
     def expand(self, frontiers: Sequence[Frontier | None]) -> list[Proposal | None]:
@@ -177,7 +181,8 @@ class MixtureSession(DraftSession):
             self._ask(part, frontiers)
         for part in self._others:
             pairs = zip(self._rows, frontiers, strict=True)
-            wanted = [None if f is None else row.asked(part, f, self._quick, self._options.sure) for row, f in pairs]
+            deepest, sure = self._deepest[part], self._options.sure
+            wanted = [None if f is None else row.asked(part, f, self._quick, sure, deepest) for row, f in pairs]
             if any(wanted):
                 self._ask(part, wanted)
         return [None if f is None else row.answer(f) for row, f in zip(self._rows, frontiers, strict=True)]

@@ -8,7 +8,10 @@ from specdec.files.paths import exists, expanded, is_file, is_folder, matching
 
 SHIPPED = Path(__file__).parent / "shipped"
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-FILES = ("config.json", "*.safetensors", "pytorch_model.bin")
+PICKLED = ("pytorch_model.bin", "medusa_lm_head.pt", "hydra_lm_head.pt")
+"""Weights in torch's own format, in the order in which they are looked for; they are read as data and never run."""
+
+FILES = ("config.json", "*.safetensors", *PICKLED)
 
 
 def locate_head(name: str, kind: str, *, revision: str | None = None, download: bool) -> Path | None:

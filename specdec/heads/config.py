@@ -1,7 +1,7 @@
-"""What a draft head is, apart from its weights."""
+"""What draft heads are, apart from their weights: what is said of all of them, and of EAGLE's."""
 
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -43,8 +43,8 @@ class TrainedWith(BaseModel):
     chat_template: Annotated[str | None, Field(description="hash of the chat template of its conversations")] = None
 
 
-class HeadConfig(BaseModel):
-    """Sizes and rules of a head. `layers` empty: EAGLE-1/2, on post-norm features; else EAGLE-3, on these layers' inputs."""
+class LayerConfig(BaseModel):
+    """Sizes of one LLaMA decoder layer."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -55,15 +55,43 @@ class HeadConfig(BaseModel):
     num_attention_heads: Annotated[int, Field(ge=1, le=MAX_HEAD_DIM)]
     num_key_value_heads: Annotated[int, Field(ge=1, le=MAX_HEAD_DIM)]
     head_dim: Annotated[int, Field(ge=2, le=MAX_HEAD_DIM, description="width of one attention head")]
+    rms_norm_eps: Annotated[float, Field(gt=0)] = 1e-5
+    rope_theta: Annotated[float, Field(gt=0)] = 10000.0
+    rope_scaling: Annotated[dict[str, Any] | None, Field(description="as in transformers: rope_type, factor, ...")] = None
+    qkv_bias: Annotated[bool, Field(description="biases of q, k and v, as in Qwen2")] = False
+
+    @model_validator(mode="after")
+    def _is_a_layer(self) -> Self:
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise ValueError(f"{self.num_attention_heads} heads cannot share {self.num_key_value_heads} key-value heads")
+        if self.head_dim % 2:
+            raise ValueError(f"rotary positions need an even head_dim, got {self.head_dim}")
+        return self
+
+
+class VocabularyConfig(BaseModel):
+    """What every head's config says of the tokens that it drafts, and of the target that it was made for."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
     vocab_size: Annotated[int, Field(ge=1, le=MAX_VOCAB, description="of the target")]
     draft_vocab_size: Annotated[
         int | None, Field(ge=1, le=MAX_VOCAB, description="tokens that the head can draft; null: all")
     ] = None
-    rms_norm_eps: Annotated[float, Field(gt=0)] = 1e-5
-    rope_theta: Annotated[float, Field(gt=0)] = 10000.0
-    rope_scaling: Annotated[dict[str, Any] | None, Field(description="as in transformers: rope_type, factor, ...")] = None
+    own_lm_head: Annotated[bool, Field(description="the LM head is the head's own, not rows of the target's")] = False
+    max_positions: Annotated[int | None, Field(ge=1, description="positions that it was made for; null: not known")] = None
+    trained_with: Annotated[TrainedWith | None, Field(description="null: not known")] = None
+
+    @property
+    def output_size(self) -> int:
+        """Rows of the LM head that drafts are taken from."""
+        return self.vocab_size if self.draft_vocab_size is None else self.draft_vocab_size
+
+
+class HeadConfig(LayerConfig, VocabularyConfig):
+    """What an EAGLE head is. `layers` empty: EAGLE-1/2, on post-norm features; else EAGLE-3, on these layers' inputs."""
+
     fc_bias: Annotated[bool, Field(description="bias of the projection of the inputs")] = True
-    qkv_bias: Annotated[bool, Field(description="biases of q, k and v, as in Qwen2")] = False
     inputs: Annotated[Inputs, Field(description="what the head sees")] = Inputs.FEATURE_AND_SHIFTED_TOKEN
     embedding_scale: Annotated[float, Field(gt=0, description="multiplies embeddings before fc")] = 1.0
     feature_scale: Annotated[float, Field(gt=0, description="multiplies features before fc")] = 1.0
@@ -76,10 +104,6 @@ class HeadConfig(BaseModel):
     norm_before_residual: Annotated[bool, Field(description="EAGLE-3: the residual starts from the normed hidden state")] = (
         False
     )
-    max_positions: Annotated[int | None, Field(ge=1, description="positions that it was made for; null: not known")] = None
-    own_lm_head: Annotated[bool, Field(description="the LM head is the head's own, not rows of the target's")] = False
-
-    trained_with: Annotated[TrainedWith | None, Field(description="null: not known")] = None
 
     @property
     def kind(self) -> Literal["eagle", "eagle3"]:
@@ -91,17 +115,8 @@ class HeadConfig(BaseModel):
         """Hidden size and vocabulary of its target."""
         return (self.hidden_size if self.target_hidden_size is None else self.target_hidden_size), self.vocab_size
 
-    @property
-    def output_size(self) -> int:
-        """Rows of the LM head that drafts are taken from."""
-        return self.vocab_size if self.draft_vocab_size is None else self.draft_vocab_size
-
     @model_validator(mode="after")
     def _fits(self) -> "HeadConfig":
-        if self.num_attention_heads % self.num_key_value_heads:
-            raise ValueError(f"{self.num_attention_heads} heads cannot share {self.num_key_value_heads} key-value heads")
-        if self.head_dim % 2:
-            raise ValueError(f"rotary positions need an even head_dim, got {self.head_dim}")
         if self.layers and self.inputs is not Inputs.FEATURE_AND_SHIFTED_TOKEN:
             raise ValueError("EAGLE-3 takes features and shifted tokens")
         return self

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from specdec.heads.config import HeadConfig
+from specdec.heads.config import LayerConfig
 from specdec.nn.grouped_query_attention import grouped_attention
 from specdec.nn.rope import inverse_frequencies, rotate
 
@@ -31,8 +31,9 @@ class RmsNorm(nn.Module):
 class Attention(nn.Module):
     """Grouped-query attention with rotary positions. input_size: width of what q, k and v read (2H in EAGLE-3)."""
 
-    def __init__(self, config: HeadConfig, input_size: int) -> None:
+    def __init__(self, config: LayerConfig, input_size: int) -> None:
         super().__init__()
+        self.config = config
         self.heads, self.kv_heads, self.head_dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
         self.q_proj = nn.Linear(input_size, self.heads * self.head_dim, bias=config.qkv_bias)
         self.k_proj = nn.Linear(input_size, self.kv_heads * self.head_dim, bias=config.qkv_bias)
@@ -62,7 +63,7 @@ class Attention(nn.Module):
 class SwiGlu(nn.Module):
     """down(silu(gate(x)) * up(x))."""
 
-    def __init__(self, config: HeadConfig) -> None:
+    def __init__(self, config: LayerConfig) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)

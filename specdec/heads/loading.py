@@ -1,6 +1,7 @@
 """From the options of a drafter to a head that is ready for a target."""
 
 import warnings
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -10,8 +11,11 @@ from pydantic import Field
 
 from specdec.errors import CheckpointError, SpecdecWarning, TargetMismatch
 from specdec.files.paths import ModelFolder
+from specdec.heads.architectures import AnyConfig, Kind
 from specdec.heads.checkpoint_path import locate_head
-from specdec.heads.config import HeadConfig, TrainedWith
+from specdec.heads.config import TrainedWith
+from specdec.heads.eagle import EagleHead
+from specdec.heads.eagle3 import EagleHead3
 from specdec.heads.formats.checkpoint import HeadCheckpoint
 from specdec.heads.formats.config_file import ConfigFile, head_config, read_config
 from specdec.heads.formats.reading import read_head
@@ -22,8 +26,6 @@ from specdec.interfaces.compatibility import size_fault, warn_of_few_positions
 from specdec.interfaces.parts import PartOptions, Target
 from specdec.interfaces.target_identity import same_target, target_name, template_hash
 from specdec.nn.placement import DTYPES, resolve_device
-
-Kind = Literal["eagle", "eagle3"]
 
 
 class HeadOptions(PartOptions):
@@ -47,18 +49,29 @@ class HeadOptions(PartOptions):
         return None if folder is None else read_config(folder)
 
 
-def declared_config(options: HeadOptions, layers: tuple[int, ...] | None = None) -> HeadConfig | None:
+def declared_config(options: HeadOptions, layers: tuple[int, ...] | None = None) -> AnyConfig | None:
     """What config.json says; None for a hub id that is not in the local cache. Raises CheckpointError."""
     return None if options.config_file is None else _config(options.config_file, options.kind, layers)
 
 
-def made_for(config: HeadConfig | None) -> tuple[tuple[int, int], ...]:
+def made_for(config: AnyConfig | None) -> tuple[tuple[int, int], ...]:
     """The sizes of the head's target, as a drafter declares them."""
     return () if config is None else (config.made_for,)
 
 
-def load_head(options: HeadOptions, target: Target | None, layers: tuple[int, ...] | None = None) -> DraftingHead:
-    """The head with what it shares. Raises CheckpointError for the files, TargetMismatch for a target that does not fit."""
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedHead:
+    """A head of this dtype on this device, which fits its target. folder: where it is from; None: it was made by hand."""
+
+    checkpoint: HeadCheckpoint
+    target: Target
+    dtype: torch.dtype
+    device: torch.device
+    folder: Path | None = None
+
+
+def load_checkpoint(options: HeadOptions, target: Target | None, layers: tuple[int, ...] | None = None) -> LoadedHead:
+    """The head's files. Raises CheckpointError for them, TargetMismatch for a target that does not fit."""
     if target is None:
         raise TargetMismatch(f"drafter '{options.kind}' is built after its target, and there is none")
     folder = locate_head(options.head, options.kind, revision=options.revision, download=True)
@@ -73,16 +86,24 @@ def load_head(options: HeadOptions, target: Target | None, layers: tuple[int, ..
     device = target.facts.device if options.device is None else resolve_device(options.device)
     checkpoint = read_head(folder, config_file=file, layers=layers, dtype=dtype, device=device)
     warn_of_others(checkpoint.config.trained_with, target, folder)
-    return ready(checkpoint, target, dtype=dtype, device=device, folder=folder)
+    return LoadedHead(checkpoint, target, dtype, device, folder)
+
+
+def load_head(options: HeadOptions, target: Target | None, layers: tuple[int, ...] | None = None) -> DraftingHead:
+    """An EAGLE head with what it shares. Errors as of `load_checkpoint`."""
+    loaded = load_checkpoint(options, target, layers)
+    return ready(loaded.checkpoint, loaded.target, dtype=loaded.dtype, device=loaded.device, folder=loaded.folder)
 
 
 def ready(
     checkpoint: HeadCheckpoint, target: Target, *, dtype: torch.dtype, device: torch.device, folder: Path | None = None
 ) -> DraftingHead:
-    """A head of this dtype and device that fits the target (`check_fit`), laid out for drafting, with what it shares.
+    """An EAGLE head of this dtype and device that fits the target (`check_fit`), laid out for drafting, with what it shares.
 
     folder: where it is from.
     """
+    if not isinstance(checkpoint.head, EagleHead | EagleHead3):
+        raise CheckpointError(f"the head is of kind '{checkpoint.config.kind}'; drafter '{checkpoint.config.kind}' would work")
     return DraftingHead(
         head=FusedHead(checkpoint.head),
         embed=embeddings(checkpoint, target, dtype, device),
@@ -90,8 +111,13 @@ def ready(
         target_ids=checkpoint.draft_ids,
         dtype=dtype,
         device=device,
-        name="the head" if folder is None else f"the head in {folder}",
+        name=name_of(folder),
     )
+
+
+def name_of(folder: Path | None) -> str:
+    """What messages call a head from this folder."""
+    return "the head" if folder is None else f"the head in {folder}"
 
 
 def warn_of_others(trained_with: TrainedWith | None, target: Target, folder: Path) -> None:
@@ -112,7 +138,7 @@ def warn_of_others(trained_with: TrainedWith | None, target: Target, folder: Pat
         warnings.warn(message, SpecdecWarning, stacklevel=2)
 
 
-def check_fit(config: HeadConfig, target: Target) -> None:
+def check_fit(config: AnyConfig, target: Target) -> None:
     """Raise TargetMismatch unless the target gives what the head reads, in the width that it reads."""
     facts = target.facts
     if facts.hidden_size is None:
@@ -130,7 +156,7 @@ def check_fit(config: HeadConfig, target: Target) -> None:
         )
 
 
-def _config(file: ConfigFile, kind: Kind, layers: tuple[int, ...] | None) -> HeadConfig:
+def _config(file: ConfigFile, kind: Kind, layers: tuple[int, ...] | None) -> AnyConfig:
     if kind == "eagle" and file.fuses_layers:
         raise CheckpointError(f"{file.folder}: the head is of kind 'eagle3'; drafter 'eagle3' would work")
     config = head_config(file, layers)

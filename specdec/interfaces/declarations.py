@@ -77,6 +77,7 @@ class DrafterDeclaration:
     what they need is added to what it declares.
     `unread`: its files are out of reach until it is loaded, so that this is what the options alone tell.
     `made_for`: (hidden size, vocabulary) of the target that its weights were made for; of each, for a drafter that asks others.
+    `max_depth`: levels below the root that it drafts; it is not asked below them. None: any.
     """
 
     gives: Gives
@@ -86,6 +87,7 @@ class DrafterDeclaration:
     unread: bool = False
     drafters: tuple[object, ...] = ()
     made_for: tuple[tuple[int, int], ...] = ()
+    max_depth: int | None = None
 
     def __post_init__(self) -> None:
         _read_words(self, {"gives": Gives})

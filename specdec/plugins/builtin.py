@@ -9,9 +9,10 @@ from specdec.plugins.hookspecs import hookimpl
 
 @hookimpl
 def specdec_drafters() -> list[type[Drafter]]:
-    """Plain decoding, lookups, a draft model, the EAGLE heads, a mixture of drafters, and a table for proofs."""
+    """Plain decoding, lookups, a draft model, draft heads, a mixture of drafters, and a table for proofs."""
     from specdec.drafters.eagle import EagleDrafter
     from specdec.drafters.eagle3 import Eagle3Drafter
+    from specdec.drafters.medusa import MedusaDrafter
     from specdec.drafters.mixture import MixtureDrafter
     from specdec.drafters.model import ModelDrafter
     from specdec.drafters.ngram import NgramDrafter
@@ -21,7 +22,8 @@ def specdec_drafters() -> list[type[Drafter]]:
     from specdec.drafters.tabular import Tabular
 
     lookups: list[type[Drafter]] = [NgramDrafter, SuffixDrafter, RecyclingDrafter]
-    return [NoDrafter, *lookups, ModelDrafter, EagleDrafter, Eagle3Drafter, MixtureDrafter, Tabular]
+    heads: list[type[Drafter]] = [EagleDrafter, Eagle3Drafter, MedusaDrafter]
+    return [NoDrafter, *lookups, ModelDrafter, *heads, MixtureDrafter, Tabular]
 
 
 @hookimpl

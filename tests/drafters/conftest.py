@@ -9,12 +9,14 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from specdec.decoding.decoder import Decoder
 from specdec.drafters.eagle import EagleDrafter
 from specdec.drafters.eagle3 import Eagle3Drafter
+from specdec.drafters.medusa import MedusaDrafter
 from specdec.drafters.none import NoDrafter
+from specdec.heads.architectures import new_head
 from specdec.heads.config import HeadConfig, Inputs
-from specdec.heads.eagle import EagleHead
-from specdec.heads.eagle3 import EagleHead3
 from specdec.heads.formats.checkpoint import HeadCheckpoint
-from specdec.heads.loading import ready
+from specdec.heads.loading import LoadedHead, ready
+from specdec.heads.medusa import MedusaConfig
+from specdec.heads.medusa_session import ready_medusa
 from specdec.interfaces.declarations import DrafterDeclaration, Features, Gives
 from specdec.interfaces.parts import BuildTools, PartOptions, build_part
 from specdec.sampling.params import SamplingParams
@@ -45,6 +47,11 @@ KINDS = {
     "eagle3": {"layers": LAYERS, "draft_vocab_size": 20, "own_lm_head": True},
     "eagle3, whole": {"layers": (0, 2), "own_lm_head": True},
 }
+OTHER_KINDS = {
+    "medusa": {"kind": "medusa", "num_heads": 3, "own_lm_head": True},
+    "medusa, borrowed": {"kind": "medusa", "num_heads": 4, "num_blocks": 2, "draft_vocab_size": 20},
+}
+"""Heads that draft fewer levels than some trees have."""
 
 
 @cache
@@ -56,9 +63,12 @@ def tiny_target(dtype=torch.float64, **changes) -> HuggingFaceTarget:
 
 def tiny_head(dtype=torch.float64, **changes) -> HeadCheckpoint:
     """Small random weights, so that a draft goes on from its feature, as a trained head does."""
-    sizes = {"hidden_size": HIDDEN, "intermediate_size": 40, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
-    config = HeadConfig(**{**sizes, "vocab_size": VOCAB, **changes})
-    head = EagleHead3(config) if config.layers else EagleHead(config)
+    if changes.get("kind") == "medusa":
+        config = MedusaConfig(**{"hidden_size": HIDDEN, "vocab_size": VOCAB, **changes})
+    else:
+        sizes = {"intermediate_size": 40, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+        config = HeadConfig(**{"hidden_size": HIDDEN, **sizes, "vocab_size": VOCAB, **changes})
+    head = new_head(config)
     torch.manual_seed(3)
     with torch.no_grad():
         for name, parameter in head.named_parameters():
@@ -66,7 +76,8 @@ def tiny_head(dtype=torch.float64, **changes) -> HeadCheckpoint:
             parameter.data = parameter.data.to(dtype)
     head.eval().requires_grad_(False)
     ids = None if config.draft_vocab_size is None else torch.arange(config.draft_vocab_size) * 2 + 1
-    return HeadCheckpoint(head, ids, None, None if head.lm_head is None else head.lm_head.weight)
+    own = getattr(head, "lm_head", None)
+    return HeadCheckpoint(head, ids, None, None if own is None else own.weight)
 
 
 @pytest.fixture(scope="session")
@@ -83,7 +94,13 @@ def head_of():
 
 @pytest.fixture(params=KINDS.values(), ids=KINDS.keys())
 def kind(request):
-    """What is special about each kind of head."""
+    """What is special about each kind of EAGLE head."""
+    return request.param
+
+
+@pytest.fixture(params=[*KINDS.values(), *OTHER_KINDS.values()], ids=[*KINDS, *OTHER_KINDS])
+def any_kind(request):
+    """What is special about each kind of head, of any architecture."""
     return request.param
 
 
@@ -93,7 +110,12 @@ def drafter_of():
 
     def make(target, changes, dtype=None):
         dtype = target.facts.dtype if dtype is None else dtype
-        drafting = ready(tiny_head(dtype, **changes), target, dtype=dtype, device=target.facts.device)
+        checkpoint, device = tiny_head(dtype, **changes), target.facts.device
+        if isinstance(checkpoint.config, MedusaConfig):
+            drafter = MedusaDrafter(ready_medusa(LoadedHead(checkpoint, target, dtype, device)))
+            depth = checkpoint.config.num_heads
+            return drafter, DrafterDeclaration(Gives.DISTRIBUTIONS, Features(last=True), max_depth=depth)
+        drafting = ready(checkpoint, target, dtype=dtype, device=device)
         config = drafting.head.config
         features = Features(layers=config.layers) if config.layers else Features(last=config.inputs.has_feature)
         drafter = Eagle3Drafter(drafting) if config.layers else EagleDrafter(drafting)

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from specdec.errors import CheckpointError
 from specdec.files.atomic import whole_file, write_whole
+from specdec.heads.architectures import AnyConfig, AnyHead
 from specdec.heads.config import HeadConfig
-from specdec.heads.eagle import EagleHead
-from specdec.heads.eagle3 import EagleHead3
 
 EMBEDDING, LM_HEAD = "embed_tokens.weight", "lm_head.weight"
 
@@ -26,13 +25,13 @@ class HeadCheckpoint:
     embedding [vocab, hidden], lm_head [drafts, hidden]: None where the target shares them.
     """
 
-    head: EagleHead | EagleHead3
+    head: AnyHead
     draft_ids: Tensor | None = None
     embedding: Tensor | None = None
     lm_head: Tensor | None = None
 
     @property
-    def config(self) -> HeadConfig:
+    def config(self) -> AnyConfig:
         """What the head is."""
         return self.head.config
 
@@ -57,8 +56,10 @@ def check_shapes(tensors: Mapping[str, tuple[Tensor | None, int]], config: HeadC
             raise CheckpointError(f"{name} is {got}, expected floating-point numbers {(rows, config.hidden_size)}")
 
 
-def write_folder(folder: Path, data: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+def write_folder(
+    folder: Path, data: Mapping[str, Any], tensors: Mapping[str, Tensor], *, weights: str = "model.safetensors"
+) -> None:
     """Weights first and under another name, so that a folder with both files is whole."""
-    with whole_file(folder / "model.safetensors") as scratch:
+    with whole_file(folder / weights) as scratch:
         save_file({name: t.cpu().contiguous() for name, t in tensors.items()}, scratch, metadata={"format": "pt"})
         write_whole(folder / "config.json", json.dumps(data, indent=2) + "\n")

@@ -1,20 +1,24 @@
-"""A head's config.json, whoever wrote it: our own, EAGLE's, or that of the speculators library."""
+"""A head's config.json, whoever wrote it: our own, or that of another project."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from specdec.errors import CheckpointError
 from specdec.files.json_object import read_json_object
-from specdec.heads.config import HeadConfig
+from specdec.heads.architectures import CONFIGS, AnyConfig, config_type
+from specdec.heads.config import LayerConfig
 from specdec.heads.formats.eagle import is_eagle3, read_eagle_config
-from specdec.heads.formats.llama_layer import check_layers, validated
+from specdec.heads.formats.llama_layer import check_layers, validated, validated_as
+from specdec.heads.formats.medusa import is_medusa, read_medusa_config
 from specdec.heads.formats.speculators import read_speculators_config
+from specdec.heads.formats.tensors import read_shapes
 from specdec.nn.rope import inverse_frequencies
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ConfigFile:
     """The config.json of a head, as it was read. folder: where it lies."""
 
@@ -24,14 +28,32 @@ class ConfigFile:
     @property
     def is_published(self) -> bool:
         """Whether it is another project's, and not of our own format."""
-        return not _is_ours(self.data)
+        return self.own_kind is None and not _is_our_eagle(self.data)
+
+    @property
+    def own_kind(self) -> str | None:
+        """What our own format says that it is; None for EAGLE's, which name no kind, and for published heads."""
+        kind = self.data.get("kind")
+        return kind if kind in CONFIGS else None
+
+    @property
+    def family(self) -> Literal["eagle", "medusa"]:
+        """Which architecture it is of; EAGLE's generations are one family."""
+        return "medusa" if self.own_kind == "medusa" or is_medusa(self.data) else "eagle"
 
     @property
     def fuses_layers(self) -> bool:
         """Whether it is of an EAGLE-3 head, even where it does not say which layers that fuses."""
-        if _is_ours(self.data):
+        if self.family != "eagle":
+            return False
+        if _is_our_eagle(self.data):
             return bool(self.data.get("layers"))
         return self.data.get("speculators_model_type") == "eagle3" or is_eagle3(self.data)
+
+    @cached_property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Those of the weights beside it, by name: sizes that a published config leaves out."""
+        return read_shapes(self.folder)
 
 
 def read_config(folder: Path) -> ConfigFile:
@@ -39,30 +61,40 @@ def read_config(folder: Path) -> ConfigFile:
     try:
         return ConfigFile(folder, read_json_object(folder / "config.json"))
     except FileNotFoundError as error:
-        raise CheckpointError(f"{folder}: not an EAGLE head: there is no config.json") from error
+        raise CheckpointError(f"{folder}: not a draft head: there is no config.json") from error
     except ValueError as error:
         raise CheckpointError(f"{folder / 'config.json'} cannot be read: it {error}") from error
 
 
-def head_config(file: ConfigFile, layers: tuple[int, ...] | None = None) -> HeadConfig:
+def head_config(file: ConfigFile, layers: tuple[int, ...] | None = None) -> AnyConfig:
     """What a config.json says. layers: those that an EAGLE-3 head fuses, where its config does not name them.
 
     Raises CheckpointError for one that describes no draft head, or one whose rules are not known here.
     """
     folder = file.folder
     try:
-        config = _config(folder, file.data, layers)
+        config = _config(file, layers)
     except (AttributeError, TypeError, KeyError, ArithmeticError) as error:
         raise CheckpointError(f"{folder / 'config.json'} does not describe a head: {error}") from error
-    try:
-        inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
-    except CheckpointError as error:
-        raise CheckpointError(f"{folder / 'config.json'}: {error}") from error
+    if isinstance(config, LayerConfig):
+        _check_rope(folder, config)
     return config
 
 
-def _config(folder: Path, data: Mapping[str, Any], layers: tuple[int, ...] | None) -> HeadConfig:
-    if _is_ours(data):
+def _check_rope(folder: Path, layer: LayerConfig) -> None:
+    try:
+        inverse_frequencies(layer.head_dim, layer.rope_theta, layer.rope_scaling)
+    except CheckpointError as error:
+        raise CheckpointError(f"{folder / 'config.json'}: {error}") from error
+
+
+def _config(file: ConfigFile, layers: tuple[int, ...] | None) -> AnyConfig:
+    folder, data = file.folder, file.data
+    if file.own_kind is not None:
+        return validated_as(config_type(file.own_kind), folder, data)
+    if file.family == "medusa":
+        return read_medusa_config(folder, data, file.shapes)
+    if _is_our_eagle(data):
         config = validated(folder, data)
         if config.layers:
             check_layers(folder, config.layers, layers)
@@ -70,5 +102,5 @@ def _config(folder: Path, data: Mapping[str, Any], layers: tuple[int, ...] | Non
     return (read_speculators_config if "speculators_model_type" in data else read_eagle_config)(folder, data, layers)
 
 
-def _is_ours(data: Mapping[str, Any]) -> bool:
+def _is_our_eagle(data: Mapping[str, Any]) -> bool:
     return "fc_bias" in data and "inputs" in data

@@ -43,8 +43,10 @@ def write_eagle(folder: Path, checkpoint: HeadCheckpoint, *, max_positions: int)
     cannot express.
     """
     config, tensors = checkpoint.config, tensors_of(checkpoint)
-    if config.kind != "eagle" or config.inputs is not Inputs.FEATURE_AND_SHIFTED_TOKEN:
-        what = "of kind 'eagle3'" if config.kind == "eagle3" else f"one with inputs '{config.inputs}'"
+    if not isinstance(config, HeadConfig) or config.kind != "eagle":
+        raise CheckpointError(f"the native EAGLE-1 format takes EAGLE-1 heads; this head is of kind '{config.kind}'")
+    if config.inputs is not Inputs.FEATURE_AND_SHIFTED_TOKEN:
+        what = f"one with inputs '{config.inputs}'"
         raise CheckpointError(f"the native EAGLE-1 format takes features and shifted tokens; this head is {what}")
     if checkpoint.lm_head is not None and checkpoint.draft_ids is not None:
         raise CheckpointError(

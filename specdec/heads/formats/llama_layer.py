@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from specdec.errors import CheckpointError
 from specdec.heads.config import HeadConfig
 from specdec.heads.formats.refused_keys import refused_keys
+
+ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
 SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
 
@@ -94,9 +96,14 @@ def refuse_switches(folder: Path, data: Mapping[str, Any]) -> None:
 
 
 def validated(folder: Path, data: Mapping[str, Any]) -> HeadConfig:
+    """The config of an EAGLE head. Raises CheckpointError for values that describe none, with all names."""
+    return validated_as(HeadConfig, folder, data)
+
+
+def validated_as(config_type: type[ConfigT], folder: Path, data: Mapping[str, Any]) -> ConfigT:
     """The config. Raises CheckpointError for values that describe no head, with all names."""
     try:
-        return HeadConfig.model_validate(data)
+        return config_type.model_validate(data)
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, fault['loc'])) or 'config'}: {fault['msg']}" for fault in error.errors())
         raise CheckpointError(f"{folder}: config.json does not describe a head: {faults}") from error

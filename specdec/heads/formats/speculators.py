@@ -57,7 +57,7 @@ def write_speculators(
     scales them, since the format cannot say so: they are written scaled. drafts: tokens a step that a server starts with.
     """
     config, tensors = checkpoint.config, tensors_of(checkpoint)
-    if config.kind != "eagle3" or config.qkv_bias:
+    if not isinstance(config, HeadConfig) or config.kind != "eagle3" or config.qkv_bias:
         raise CheckpointError("the speculators format takes EAGLE-3 heads without biases")
     own = checkpoint.embedding if checkpoint.embedding is not None else embedding
     check_shapes({EMBEDDING: (own, config.vocab_size)}, config)

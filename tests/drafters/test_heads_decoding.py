@@ -59,25 +59,26 @@ def plain(target_of, decoder_of):
 @pytest.mark.parametrize(("builder", "rule"), PAIRS, ids=[f"{name}, {rule.name}" for name, rule in PAIRS])
 def test_every_builder_and_verifier_gives_plain_decodings_tokens(target_of, drafter_of, decoder_of, plain, builder, rule):
     target = target_of()
-    for changes in ({}, {"layers": (1, 2, 3), "draft_vocab_size": 20, "own_lm_head": True}):
+    eagle3 = {"layers": (1, 2, 3), "draft_vocab_size": 20, "own_lm_head": True}
+    for changes in ({}, eagle3, {"kind": "medusa", "num_heads": 3, "own_lm_head": True}):
         decoder = decoder_of(target, drafter_of(target, changes), BUILDERS[builder], rule)
         assert ids(decoder, PROMPTS[:2]) == plain(torch.float64)[:2]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_every_kind_of_head_gives_plain_decodings_tokens_in_a_batch_and_alone(
-    target_of, drafter_of, decoder_of, plain, kind, dtype
+    target_of, drafter_of, decoder_of, plain, any_kind, dtype
 ):
     target = target_of(dtype)
-    decoder = decoder_of(target, drafter_of(target, kind), BUILDERS["dynamic"], Match)
+    decoder = decoder_of(target, drafter_of(target, any_kind), BUILDERS["dynamic"], Match)
     assert ids(decoder, PROMPTS) == plain(dtype)
     assert [ids(decoder, [prompt])[0] for prompt in PROMPTS[:2]] == plain(dtype)[:2]
 
 
 @pytest.mark.parametrize("builder", ["chain", "fixed", "dynamic"])
-def test_a_row_of_a_batch_drafts_what_it_drafts_alone(target_of, drafter_of, decoder_of, kind, builder):
+def test_a_row_of_a_batch_drafts_what_it_drafts_alone(target_of, drafter_of, decoder_of, any_kind, builder):
     target = target_of()
-    decoder = decoder_of(target, drafter_of(target, kind), BUILDERS[builder], Match)
+    decoder = decoder_of(target, drafter_of(target, any_kind), BUILDERS[builder], Match)
 
     def records(prompts):
         answers = [a.records for a in decoder.generate(prompts, max_new_tokens=17)]
@@ -87,9 +88,9 @@ def test_a_row_of_a_batch_drafts_what_it_drafts_alone(target_of, drafter_of, dec
 
 
 @pytest.mark.parametrize("builder", ["chain", "dynamic"])
-def test_a_row_that_waits_for_a_place_drafts_what_it_drafts_alone(target_of, drafter_of, decoder_of, kind, builder):
+def test_a_row_that_waits_for_a_place_drafts_what_it_drafts_alone(target_of, drafter_of, decoder_of, any_kind, builder):
     target = target_of()
-    decoder = decoder_of(target, drafter_of(target, kind), BUILDERS[builder], Match)
+    decoder = decoder_of(target, drafter_of(target, any_kind), BUILDERS[builder], Match)
 
     def records(prompts, **options):
         requests = [Request(prompt, max_new_tokens=9 + 5 * (len(prompt) % 3)) for prompt in prompts]
@@ -100,32 +101,32 @@ def test_a_row_that_waits_for_a_place_drafts_what_it_drafts_alone(target_of, dra
     assert records(prompts, batch_size=3) == [records([prompt])[0] for prompt in prompts]
 
 
-def test_samples_of_one_prompt_share_its_prefill_and_are_those_of_separate_requests(target_of, drafter_of, decoder_of, kind):
+def test_samples_of_a_prompt_share_its_prefill_and_are_those_of_separate_requests(target_of, drafter_of, decoder_of, any_kind):
     target = target_of()
-    decoder = decoder_of(target, drafter_of(target, kind), BUILDERS["fixed"], Match, temperature=1.0)
+    decoder = decoder_of(target, drafter_of(target, any_kind), BUILDERS["fixed"], Match, temperature=1.0)
     together = decoder.generate([PROMPTS[2], PROMPTS[0]], n=3, seed=5, max_new_tokens=12)
     plain = decoder_of(target, None, BUILDERS["chain"], Match, temperature=1.0)
     assert len({answer.tokens for answer in together}) > 2
     assert [a.tokens for a in together] == ids(plain, [PROMPTS[2], PROMPTS[0]], n=3, seed=5, max_new_tokens=12)
 
 
-def test_requests_leave_nothing_behind_in_the_drafter(target_of, drafter_of, decoder_of, kind):
+def test_requests_leave_nothing_behind_in_the_drafter(target_of, drafter_of, decoder_of, any_kind):
     target = target_of()
-    used = decoder_of(target, drafter_of(target, kind), BUILDERS["dynamic"], Match)
+    used = decoder_of(target, drafter_of(target, any_kind), BUILDERS["dynamic"], Match)
     used.generate([PROMPTS[2]], max_new_tokens=30)
 
     def trace(decoder):
         (answer,) = decoder.generate([PROMPTS[0]], max_new_tokens=20)
         return [(record.drafted, record.accepted, record.emitted) for record in answer.records]
 
-    fresh = decoder_of(target, drafter_of(target, kind), BUILDERS["dynamic"], Match)
+    fresh = decoder_of(target, drafter_of(target, any_kind), BUILDERS["dynamic"], Match)
     assert trace(used) == trace(used) == trace(fresh)
 
 
-def test_a_run_ends_where_the_context_does(target_of, drafter_of, decoder_of, kind):
+def test_a_run_ends_where_the_context_does(target_of, drafter_of, decoder_of, any_kind):
     target = target_of(max_position_embeddings=32)
     plain = decoder_of(target, None, BUILDERS["chain"], Match)
-    decoder = decoder_of(target, drafter_of(target, kind), BUILDERS["dynamic"], Match)
+    decoder = decoder_of(target, drafter_of(target, any_kind), BUILDERS["dynamic"], Match)
     assert ids(decoder, [PROMPTS[2]], max_new_tokens=50) == ids(plain, [PROMPTS[2]], max_new_tokens=50)
 
 

@@ -1,0 +1,32 @@
+"""All architectures of draft heads, by their configs."""
+
+from typing import Literal, TypeAlias
+
+from specdec.heads.config import HeadConfig
+from specdec.heads.eagle import EagleHead
+from specdec.heads.eagle3 import EagleHead3
+from specdec.heads.medusa import MedusaConfig, MedusaHead
+
+Kind: TypeAlias = Literal["eagle", "eagle3", "medusa"]
+
+AnyConfig: TypeAlias = HeadConfig | MedusaConfig
+
+AnyHead: TypeAlias = EagleHead | EagleHead3 | MedusaHead
+
+CONFIGS: dict[str, type[MedusaConfig]] = {"medusa": MedusaConfig}
+"""By `kind`, as config.json names it; EAGLE's name none."""
+
+
+def new_head(config: AnyConfig) -> AnyHead:
+    """A head of this config, with weights as torch makes them.
+
+    On the meta device it takes no memory, whatever the config says of its sizes.
+    """
+    if isinstance(config, MedusaConfig):
+        return MedusaHead(config)
+    return EagleHead3(config) if config.layers else EagleHead(config)
+
+
+def config_type(kind: str | None) -> type[AnyConfig]:
+    """What a config of our own format is read as."""
+    return HeadConfig if kind is None else CONFIGS[kind]
