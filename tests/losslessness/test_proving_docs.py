@@ -35,4 +35,4 @@ def test_the_function_of_the_page_runs(tiny_llama, tmp_path, monkeypatch):
     source = source.replace('"TARGET"', repr(str(tiny_llama))).replace('"DRAFT"', repr(str(tiny_llama)))
     (tmp_path / "assisted_of_the_page.py").write_text(source)
     monkeypatch.chdir(tmp_path)
-    assert len(ask(find_callable("assisted_of_the_page:answer"), [1, 2, 3], 6, 0, 16)) == 6
+    assert len(ask(find_callable("assisted_of_the_page:answer"), [1, 2, 3], 6, 0, 16).tokens) == 6

@@ -10,9 +10,18 @@ from typing import Any
 
 from specdec.errors import PluginError, SpecError
 from specdec.files.paths import working_folder
+from specdec.losslessness.external.instrumented import InstrumentedAnswer, Steps, checked_steps
 
-Answering = Callable[[list[int], int, int], Iterable[int]]
-"""(prompt ids, number of new tokens, seed) -> the new ids, fewer where the text ended."""
+Answering = Callable[[list[int], int, int], Iterable[int] | InstrumentedAnswer]
+"""(prompt ids, number of new tokens, seed) -> the new ids, fewer where the text ended; or these with their steps."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """What a callable returned. steps: None where it gave nothing but ids."""
+
+    tokens: tuple[int, ...]
+    steps: Steps | None = None
 
 
 def find_callable(name: str, option: str = "--callable", kind: str = "a function (prompt ids, n, seed) -> ids") -> Any:
@@ -40,15 +49,23 @@ def find_callable(name: str, option: str = "--callable", kind: str = "a function
     return found
 
 
-def ask(answering: Answering, prompt: Sequence[int], count: int, seed: int, vocab_size: int) -> tuple[int, ...]:
-    """The new ids, looked at. Raises PluginError for a function that fails, or that returns anything else."""
+def ask(answering: Answering, prompt: Sequence[int], count: int, seed: int, vocab_size: int) -> Asked:
+    """The new ids and steps, looked at. Raises PluginError for a function that fails, or that returns anything else."""
     name = getattr(answering, "__qualname__", type(answering).__name__)
     try:
         with redirect_stdout(sys.stderr):
-            answer: Any = answering(list(prompt), count, seed)
+            given: Any = answering(list(prompt), count, seed)
+            answer: Any = given.tokens if isinstance(given, InstrumentedAnswer) else given
             ids = [_plain(token) for token in (answer.tolist() if hasattr(answer, "tolist") else answer)]
     except (Exception, SystemExit) as error:
         raise PluginError(f"callable '{name}' fails: {type(error).__name__}: {error}") from error
+    _check_ids(ids, prompt, count, vocab_size, name)
+    steps = checked_steps(given, ids, vocab_size, name) if isinstance(given, InstrumentedAnswer) else None
+    return Asked(tuple(ids), steps)
+
+
+def _check_ids(ids: list[Any], prompt: Sequence[int], count: int, vocab_size: int, name: str) -> None:
+    """Raise PluginError for what is no answer."""
     strangers = [token for token in ids if type(token) is not int]
     if strangers:
         kind = type(strangers[0]).__name__
@@ -59,7 +76,6 @@ def ask(answering: Answering, prompt: Sequence[int], count: int, seed: int, voca
     if len(ids) > count:
         longer = "the prompt comes with them; return the new ids only" if ids[: len(prompt)] == list(prompt) else "too many"
         raise PluginError(f"callable '{name}' returned {len(ids)} ids where {count} new ones were asked for: {longer}")
-    return tuple(ids)
 
 
 def _plain(token: Any) -> Any:

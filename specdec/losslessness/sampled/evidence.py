@@ -9,7 +9,17 @@ import numpy as np
 from specdec.losslessness.levels import Curve
 from specdec.losslessness.sampled.eprocess import EProcess
 from specdec.losslessness.sampled.power import bound_along, bound_anywhere, visible_along, visible_anywhere
-from specdec.losslessness.sampled.statistics import FALSE_ALARM, ChiSquare, Floats, Test, chi_square, focused, holm, uniformity
+from specdec.losslessness.sampled.statistics import (
+    FALSE_ALARM,
+    ChiSquare,
+    Floats,
+    Test,
+    chi_square,
+    focused,
+    holm,
+    pit,
+    uniformity,
+)
 
 
 class Leaning(StrEnum):
@@ -17,6 +27,7 @@ class Leaning(StrEnum):
 
     DRAFTER = "the drafter"
     LIKELIER = "the likelier tokens"
+    TARGET = "the target's distribution"
 
     @property
     def key(self) -> str:
@@ -57,6 +68,30 @@ def bets(p: Floats, q: Floats | None) -> Bets:
     outside = ~favoured / (1 - mass) if 0 < mass < 1 else np.ones_like(p)
     residual = rest / left / p if left > 1e-12 else np.ones_like(p)
     return Bets(favoured, mass, q / p, np.stack([q / p, residual, inside, outside], 1))
+
+
+@dataclass(slots=True)
+class Drawn:
+    """Tokens that were drawn one after another, and what was bet on each before."""
+
+    _hits: list[float] = field(default_factory=list)
+    _masses: list[float] = field(default_factory=list)
+    _uniforms: list[float] = field(default_factory=list)
+    _ratios: list[Floats] = field(default_factory=list)
+
+    def add(self, p: Floats, q: Floats | None, slot: int, uniform: float) -> None:
+        """The token at `slot`. p, q: as `bets` takes them. uniform: a number of its own, for the randomised PIT."""
+        bet = bets(p, q)
+        self._hits.append(float(bet.favoured[slot]))
+        self._masses.append(bet.mass)
+        self._uniforms.append(pit(p, bet.order, slot, uniform))
+        self._ratios.append(bet.ratios[slot])
+
+    def hand_in(self, evidence: "Evidence") -> None:
+        """Add them to `evidence`."""
+        if self._hits:
+            hits, masses, values = (np.array(numbers) for numbers in (self._hits, self._masses, self._uniforms))
+            evidence.add(hits, masses, values, np.stack(self._ratios))
 
 
 @dataclass(slots=True)

@@ -3,15 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from specdec.decoding.decoder import Decoder
 from specdec.losslessness.reference_model import Reference
-from specdec.losslessness.sampled.evidence import Evidence, bets
+from specdec.losslessness.sampled.evidence import Drawn, Evidence
 from specdec.losslessness.sampled.recording_drafter import Context, Notes, overheard
-from specdec.losslessness.sampled.statistics import Floats, pit
+from specdec.losslessness.sampled.statistics import Floats
 from specdec.sampling.distribution import TokenDist, truncate
 from specdec.sampling.keyed_noise import mix, uniforms
 from specdec.sampling.logits_warper import LogitsWarper
@@ -103,10 +102,7 @@ class Judge:
         self.edges = 0
         self._key = key
         self._impossible = 0
-        self._hits: list[float] = []
-        self._masses: list[float] = []
-        self._uniforms: list[float] = []
-        self._ratios: list[Floats] = []
+        self._drawn = Drawn()
 
     def see(self, logits: Tensor, context: Context, token: int, q: Tensor | None) -> TokenDist:
         """Judge one token; the target's distribution there. logits: [vocab] plain. q: [vocab] the drafter's, if known."""
@@ -115,13 +111,9 @@ class Judge:
         if slot >= len(distribution.ids) or int(distribution.ids[slot]) != token:
             self._outside(logits, context, distribution, token)
             return distribution
-        p = distribution.probs.numpy()
-        bet = bets(p, None if q is None else q[distribution.ids].numpy())
-        self._hits.append(float(bet.favoured[slot]))
-        self._masses.append(bet.mass)
         uniform = float(uniforms(mix(self._key, len(context)), torch.tensor([0]))[0])
-        self._uniforms.append(pit(p, bet.order, slot, uniform))
-        self._ratios.append(bet.ratios[slot])
+        offered = None if q is None else q[distribution.ids].numpy()
+        self._drawn.add(distribution.probs.numpy(), offered, slot, uniform)
         return distribution
 
     def _outside(self, logits: Tensor, context: Context, distribution: TokenDist, token: int) -> None:
@@ -139,9 +131,7 @@ class Judge:
     def hand_in(self, evidence: Evidence) -> None:
         """Add what was seen to `evidence`."""
         evidence.impossible += self._impossible
-        if self._hits:
-            hits, masses, values = (np.array(numbers) for numbers in (self._hits, self._masses, self._uniforms))
-            evidence.add(hits, masses, values, np.stack(self._ratios))
+        self._drawn.hand_in(evidence)
 
 
 def total_variation(one: TokenDist, other: TokenDist, vocab_size: int) -> float:
