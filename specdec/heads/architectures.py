@@ -27,6 +27,6 @@ def new_head(config: AnyConfig) -> AnyHead:
     return EagleHead3(config) if config.layers else EagleHead(config)
 
 
-def config_type(kind: str | None) -> type[AnyConfig]:
-    """What a config of our own format is read as."""
-    return HeadConfig if kind is None else CONFIGS[kind]
+def config_type(kind: object) -> type[AnyConfig]:
+    """What a config of our own format is read as; one that names no kind is of EAGLE."""
+    return CONFIGS.get(str(kind), HeadConfig)

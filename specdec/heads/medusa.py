@@ -68,6 +68,10 @@ class MedusaHead(nn.Module):
         """The LM head of each head; empty where all borrow the target's."""
         return [one for one in self.lm_heads or () if isinstance(one, nn.Linear)]
 
+    def lm_head_states(self, states: Tensor) -> Tensor:
+        """What the LM heads read: the states as they are."""
+        return states
+
     def forward(self, features: Tensor) -> Tensor:
         """What the LM heads read [heads, ..., hidden], from post-norm features [..., hidden]."""
         return torch.stack([head(features) for head in self.heads])

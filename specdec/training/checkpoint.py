@@ -9,13 +9,12 @@ from pydantic import ValidationError
 
 from specdec.errors import CheckpointError, SpecError
 from specdec.files.paths import exists, is_file
-from specdec.heads.config import HeadConfig, TrainedWith
-from specdec.heads.eagle import EagleHead
-from specdec.heads.eagle3 import EagleHead3
+from specdec.heads.architectures import AnyConfig, AnyHead, config_type, new_head
+from specdec.heads.config import TrainedWith
 from specdec.heads.formats.reading import read_head
 from specdec.interfaces.target_identity import same_target
 from specdec.training.loop import Trainer
-from specdec.training.spec import TrainingSpec
+from specdec.training.spec import HeadSpec, TrainingSpec
 
 FIXED = ("seed", "tokens_per_batch", "data_seed")
 """Beside target, head and optimiser: with others, the weights and their place in the data would mean something else."""
@@ -52,7 +51,7 @@ def read_checkpoint(spec: TrainingSpec) -> dict[str, Any] | None:
     return state
 
 
-def head_as_left(spec: TrainingSpec, state: dict[str, Any]) -> EagleHead | EagleHead3:
+def head_as_left(spec: TrainingSpec, state: dict[str, Any]) -> AnyHead:
     """The head of a checkpoint, its sizes from config.json beside it.
 
     Where the best head so far is gone, the state forgets how good it was. Raises CheckpointError where files are damaged or
@@ -60,7 +59,8 @@ def head_as_left(spec: TrainingSpec, state: dict[str, Any]) -> EagleHead | Eagle
     """
     path = spec.output / "config.json"
     try:
-        config = HeadConfig.model_validate(json.loads(path.read_text(encoding="utf-8")))
+        data = json.loads(path.read_text(encoding="utf-8"))
+        config = config_type(data.get("kind") if isinstance(data, dict) else None).model_validate(data)
     except ValidationError as error:
         raise CheckpointError(f"{path} does not describe a head: {error.errors()[0]['msg']}; {ANEW}") from error
     except (OSError, ValueError) as error:
@@ -71,7 +71,7 @@ def head_as_left(spec: TrainingSpec, state: dict[str, Any]) -> EagleHead | Eagle
     )
     if changed:
         raise CheckpointError(f"{path} is not of the head in checkpoint.pt: {', '.join(changed)} differ; {ANEW}")
-    head = EagleHead3(config) if config.layers else EagleHead(config)
+    head = new_head(config)
     try:
         head.load_state_dict(state["head"])
     except NOT_OURS as error:
@@ -89,7 +89,7 @@ def restored(run: Trainer, state: dict[str, Any]) -> None:
         raise CheckpointError(f"{path} does not fit the run: {_first_line(error)}; {ANEW}") from error
 
 
-def _check_best(folder: Path, state: dict[str, Any], config: HeadConfig) -> None:
+def _check_best(folder: Path, state: dict[str, Any], config: AnyConfig) -> None:
     """Look at the best head so far; where it is gone, the best from here on is kept. Raises CheckpointError if damaged."""
     counters = state["counters"]
     if not isinstance(counters, dict) or not counters.get("best_tau"):
@@ -120,6 +120,11 @@ def check_template(spec: TrainingSpec, before: TrainedWith | None, now: TrainedW
         )
 
 
+def _default(key: str) -> Any:
+    """What a run has that was begun before heads had this option."""
+    return HeadSpec.model_fields[key].default
+
+
 def _data_pairs(before: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, Any, Any]]:
     """(key, before, now) of what may not change in the data; a key that an older run did not know was at its default."""
     before = {"chat_template_kwargs": {}, **before}
@@ -137,7 +142,7 @@ def _check_same(path: Path, spec: TrainingSpec, before: dict[str, Any]) -> None:
     targets = before["target"], now["target"]
     pairs = [
         *((f"target.{key}", *(target[key] for target in targets)) for key in ("use", "revision")),
-        *((f"head.{key}", before["head"].get(key), value) for key, value in now["head"].items()),
+        *((f"head.{key}", before["head"].get(key, _default(key)), value) for key, value in now["head"].items()),
         *((key, before.get(key, now[key]), now[key]) for key in FIXED),
         *_data_pairs(before["data"], now["data"]),
         ("optimizer.use", before["optimizer"]["use"], now["optimizer"]["use"]),

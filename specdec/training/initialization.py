@@ -9,9 +9,10 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from specdec.errors import SpecdecWarning, SpecError, TargetMismatch
+from specdec.heads.architectures import AnyConfig, AnyHead, new_head
 from specdec.heads.config import HeadConfig
 from specdec.heads.eagle import EagleHead
-from specdec.heads.eagle3 import EagleHead3
+from specdec.heads.medusa import MedusaConfig, MedusaHead
 from specdec.targets.model_call import ModelCall
 from specdec.training.borrowed import Borrowed
 from specdec.training.dataset import FeatureSet, draft_vocabulary
@@ -30,6 +31,9 @@ LARGE = 1024.0
 
 PUBLISHED_FROM, FEW = 7, 3
 """Layers from which on the rule of published EAGLE-3 heads names three different ones; and those that a head fuses."""
+
+NUM_HEADS, NUM_BLOCKS = 4, 1
+"""Of heads that each predict one depth: as deep as Medusa's trees of 63 nodes."""
 
 WEIGHT_STD = 0.02
 BRANCH_STD = 0.002
@@ -53,23 +57,45 @@ def borrow(call: ModelCall, draft_ids: Tensor | None) -> Borrowed:
     return Borrowed(embedding.clone(), rows.clone(), draft_ids)
 
 
-def head_config(spec: HeadSpec, target: Any, embedding: Tensor, data: FeatureSet) -> HeadConfig:
-    """`head_sizes` with the inputs scaled to a root mean square of 1. Raises SpecError."""
+def head_config(spec: HeadSpec, target: Any, embedding: Tensor, data: FeatureSet) -> AnyConfig:
+    """`head_sizes`, of EAGLE heads with the inputs scaled to a root mean square of 1. Raises SpecError."""
+    sizes = head_sizes(spec, target)
+    if isinstance(sizes, MedusaConfig):
+        return sizes
     counts = data.token_counts(target.vocab_size).clamp_max(1000).float()
     weights = counts / counts.sum()
     rms = float((embedding.float().square().mean(-1).cpu() * weights).sum().sqrt())
     scales = {"embedding_scale": 1.0 / rms, "feature_scale": 1.0 / data.feature_rms()}
-    return head_sizes(spec, target).model_copy(update=scales)
+    return sizes.model_copy(update=scales)
 
 
-def head_sizes(spec: HeadSpec, target: Any) -> HeadConfig:
+def head_sizes(spec: HeadSpec, target: Any) -> AnyConfig:
     """Sizes of the target's config where the spec names none, its inputs not scaled yet. Raises SpecError.
 
     Where the config has no such size, as GPT-2's has not: a key-value head for each head, four times the width, an epsilon of
     1e-5.
     """
+    try:
+        return MedusaConfig(**_row_sizes(spec, target)) if spec.kind == "medusa" else HeadConfig(**_eagle_sizes(spec, target))
+    except ValidationError as error:
+        raise SpecError("head: " + "; ".join(fault["msg"] for fault in error.errors())) from error
+
+
+def _row_sizes(spec: HeadSpec, target: Any) -> dict[str, Any]:
+    """Of heads that each predict one depth."""
+    return {
+        "hidden_size": target.hidden_size,
+        "vocab_size": target.vocab_size,
+        "draft_vocab_size": spec.draft_vocab_size,
+        "num_heads": spec.num_heads or NUM_HEADS,
+        "num_blocks": spec.num_blocks or NUM_BLOCKS,
+        "own_lm_head": bool(spec.train_lm_head),
+    }
+
+
+def _eagle_sizes(spec: HeadSpec, target: Any) -> dict[str, Any]:
     heads = target.num_attention_heads
-    sizes = {
+    return {
         "hidden_size": target.hidden_size,
         "intermediate_size": spec.intermediate_size or _first(target, INTERMEDIATE, int, 4 * target.hidden_size),
         "num_attention_heads": spec.num_attention_heads or heads,
@@ -85,10 +111,6 @@ def head_sizes(spec: HeadSpec, target: Any) -> HeadConfig:
         "layers": spec.layers,
         "own_lm_head": bool(spec.train_lm_head or spec.layers),
     }
-    try:
-        return HeadConfig(**sizes)
-    except ValidationError as error:
-        raise SpecError("head: " + "; ".join(fault["msg"] for fault in error.errors())) from error
 
 
 def _first(target: Any, names: Sequence[str], kind: type[N], otherwise: N) -> N:
@@ -127,11 +149,11 @@ def draft_ids(spec: HeadSpec, counts: Tensor) -> Tensor | None:
 
 
 def fused_layers(spec: HeadSpec, num_layers: int) -> tuple[int, ...]:
-    """The layers whose inputs the head fuses; none for EAGLE-1. Unset: those of published heads. Raises SpecError.
+    """The layers whose inputs the head fuses; none but for EAGLE-3. Unset: those of published heads. Raises SpecError.
 
     *Source: arXiv 2503.01840, published code.*
     """
-    if spec.kind == "eagle":
+    if spec.kind != "eagle3":
         return ()
     layers = spec.layers or default_layers(num_layers)
     if not _are_layers(layers, num_layers):
@@ -156,10 +178,18 @@ def _are_layers(layers: Sequence[int], num_layers: int) -> bool:
     return len(set(layers)) == len(layers) and all(0 <= layer <= num_layers for layer in layers)
 
 
-def fresh_head(config: HeadConfig, lm_head: Tensor, seed: int) -> EagleHead | EagleHead3:
-    """Random weights of a seed; an EAGLE-1 head starts by repeating the feature, an own LM head as the target's rows."""
+def fresh_head(config: AnyConfig, lm_head: Tensor, seed: int) -> AnyHead:
+    """Random weights of a seed; an EAGLE-1 head and Medusa's start by repeating the feature, own LM heads as the target's rows.
+
+    *Source: for Medusa's, arXiv 2401.10774, section 2.1.*
+    """
     generator = torch.Generator().manual_seed(seed)
-    head: EagleHead | EagleHead3 = EagleHead3(config) if config.layers else EagleHead(config)
+    head = new_head(config)
+    if isinstance(head, MedusaHead):
+        with torch.no_grad():
+            for own in head.own_lm_heads:
+                own.weight.copy_(lm_head)
+        return head
     with torch.no_grad():
         for name, module in head.named_modules():
             if isinstance(module, nn.Linear):
@@ -169,6 +199,6 @@ def fresh_head(config: HeadConfig, lm_head: Tensor, seed: int) -> EagleHead | Ea
                     module.bias.zero_()
         if head.lm_head is not None:
             head.lm_head.weight.copy_(lm_head)
-        if isinstance(head, EagleHead) and config.inputs.has_feature:
-            head.fc.weight[:, -config.hidden_size :].copy_(torch.eye(config.hidden_size) / config.feature_scale)
+        if isinstance(head, EagleHead) and head.config.inputs.has_feature:
+            head.fc.weight[:, -config.hidden_size :].copy_(torch.eye(config.hidden_size) / head.config.feature_scale)
     return head

@@ -12,14 +12,14 @@ from torch import Tensor
 from specdec.errors import NumericsError
 from specdec.files.atomic import whole_file
 from specdec.files.paths import is_file
-from specdec.heads.eagle import EagleHead
-from specdec.heads.eagle3 import EagleHead3
+from specdec.heads.architectures import AnyHead
 from specdec.training.borrowed import Borrowed, rows_of_ids, save_head
 from specdec.training.dataset import Batch, FeatureSet
 from specdec.training.distributed import Processes
 from specdec.training.optimizer import learning_rate_share, optimizers
 from specdec.training.spec import TrainingSpec
 from specdec.training.step import ALONE, batch_loss, draw_noise
+from specdec.training.unroll import num_steps
 from specdec.training.validation import ChainAcceptance, chain_acceptance
 
 LOG_EVERY = 20
@@ -38,7 +38,7 @@ class Trainer:
     def __init__(
         self,
         spec: TrainingSpec,
-        head: EagleHead | EagleHead3,
+        head: AnyHead,
         borrowed: Borrowed,
         shards: Callable[[int], list[Path]],
         held_out: FeatureSet,
@@ -108,7 +108,7 @@ class Trainer:
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = group["peak"] * share
-        steps = self.spec.steps.end if progress >= self.spec.steps.switch_at else self.spec.steps.start
+        steps = num_steps(self.head, self.spec.steps, progress)
         generator = torch.Generator().manual_seed(self.spec.seed * 7_368_787 + self.step * 1009 + self.processes.rank)
         with torch.autocast(batch.inputs.device.type, dtype=torch.bfloat16, enabled=self.spec.autocast):
             loss = batch_loss(

@@ -13,9 +13,8 @@ from specdec.files.atomic import write_whole
 from specdec.files.jsonl import append_lines, cut_unfinished_line, parse_json
 from specdec.files.locks import exclusive
 from specdec.files.paths import exists, expanded, is_file, is_folder
+from specdec.heads.architectures import AnyHead
 from specdec.heads.config import TrainedWith
-from specdec.heads.eagle import EagleHead
-from specdec.heads.eagle3 import EagleHead3
 from specdec.interfaces.target_identity import template_hash
 from specdec.targets.builtin import builtin_name
 from specdec.targets.capability import text_config
@@ -133,9 +132,7 @@ def trained_with(spec: TrainingSpec, call: ModelCall, tokenizer: Any) -> Trained
     return TrainedWith(target=name, revision=getattr(call.config, "_commit_hash", None), chat_template=template_hash(template))
 
 
-def _fresh(
-    spec: TrainingSpec, call: ModelCall, borrowed: Borrowed, store: FeatureStore, made_with: TrainedWith
-) -> EagleHead | EagleHead3:
+def _fresh(spec: TrainingSpec, call: ModelCall, borrowed: Borrowed, store: FeatureStore, made_with: TrainedWith) -> AnyHead:
     data = FeatureSet(store.training_shards(), layers=bool(spec.head.layers))
     config = head_config(spec.head, text_config(call.config), borrowed.embedding, data)
     config = config.model_copy(update={"trained_with": made_with})

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from specdec.heads.architectures import Kind
 from specdec.heads.config import Inputs
 from specdec.interfaces.consent import Consent
 
@@ -72,7 +73,7 @@ class DataSpec(Section):
 class HeadSpec(Section):
     """The shape of the head; sizes that are not given are the target's."""
 
-    kind: Literal["eagle", "eagle3"] = "eagle"
+    kind: Kind = "eagle"
     inputs: Annotated[Inputs, Field(description="what the head sees (the paper's ablation)")] = Inputs.FEATURE_AND_SHIFTED_TOKEN
     intermediate_size: Annotated[int | None, Field(ge=1)] = None
     num_attention_heads: Annotated[int | None, Field(ge=1)] = None
@@ -88,31 +89,51 @@ class HeadSpec(Section):
         Field(description="the LM head starts as the target's rows and is trained; unset: for EAGLE-3, which has its own"),
     ] = None
     rope_theta: Annotated[float, Field(gt=0)] = 10000.0
+    num_heads: Annotated[
+        int | None, Field(ge=1, le=16, description="medusa: tokens beyond the next that are predicted; unset: 4")
+    ] = None
+    num_blocks: Annotated[int | None, Field(ge=1, le=16, description="medusa: residual blocks of a head; unset: 1")] = None
 
     @model_validator(mode="after")
     def _of_its_kind(self) -> "HeadSpec":
-        if self.kind == "eagle":
-            if self.layers:
-                raise ValueError("layers: an EAGLE-1 head fuses none; kind: eagle3 would work")
-            return self
+        if self.kind != "eagle3" and self.layers:
+            raise ValueError(f"layers: a head of kind '{self.kind}' fuses none; kind: eagle3 would work")
+        strangers = [key for key in KEYS_OF_OTHERS[self.kind] if getattr(self, key) != HeadSpec.model_fields[key].default]
+        if strangers:
+            raise ValueError(f"{', '.join(strangers)}: a head of kind '{self.kind}' has none")
+        if self.kind == "eagle3":
+            self._check_eagle3()
+        return self
+
+    def _check_eagle3(self) -> None:
         if self.inputs is not Inputs.FEATURE_AND_SHIFTED_TOKEN:
             raise ValueError(f"inputs: EAGLE-3 takes features and shifted tokens, got '{self.inputs}'")
         if self.fc_bias:
             raise ValueError("fc_bias: the projection of EAGLE-3 has no bias")
         if self.train_lm_head is False:
             raise ValueError("train_lm_head: EAGLE-3 always trains an LM head of its own")
-        return self
+
+
+SIZES_OF_LAYERS = ("intermediate_size", "num_attention_heads", "num_key_value_heads", "rope_theta")
+BY_DEPTH = ("num_heads", "num_blocks")
+KEYS_OF_OTHERS: dict[Kind, tuple[str, ...]] = {
+    "eagle": BY_DEPTH,
+    "eagle3": BY_DEPTH,
+    "medusa": ("inputs", "fc_bias", *SIZES_OF_LAYERS),
+}
+"""What each kind of head has not."""
 
 
 class LossSpec(Section):
-    """Weights of the two losses. As published for EAGLE-1: regression 1, cross_entropy 0.1; EAGLE-3: 0 and 1."""
+    """Weights of the two losses. As published for EAGLE-1: regression 1, cross_entropy 0.1; EAGLE-3 and Medusa: 0 and 1."""
 
     regression: Annotated[float, Field(ge=0, description="of the smooth-L1 distance of features")] = 1.0
     cross_entropy: Annotated[float, Field(ge=0, description="of the soft-label cross-entropy")] = 0.1
-    step_decay: Annotated[float, Field(gt=0, le=1, description="step s of the unroll weighs this to the power s")] = 0.8
+    step_decay: Annotated[float, Field(gt=0, le=1, description="step or head s weighs this to the power s")] = 0.8
 
 
-PUBLISHED_LOSSES = {"eagle": LossSpec(), "eagle3": LossSpec(regression=0.0, cross_entropy=1.0)}
+ROWS_ONLY = LossSpec(regression=0.0, cross_entropy=1.0)
+PUBLISHED_LOSSES: dict[Kind, LossSpec] = {"eagle": LossSpec(), "eagle3": ROWS_ONLY, "medusa": ROWS_ONLY}
 
 
 class NoiseSpec(Section):
@@ -186,10 +207,13 @@ class TrainingSpec(Section):
 
     @model_validator(mode="after")
     def _losses_of_the_kind(self) -> "TrainingSpec":
-        if self.head.kind == "eagle3" and self.loss_weights.regression:
+        if self.head.kind in ("eagle3", "medusa") and self.loss_weights.regression:
+            name = {"eagle3": "EAGLE-3", "medusa": "Medusa"}[self.head.kind]
             raise ValueError(
-                "losses: EAGLE-3 predicts no feature; {regression: 0, cross_entropy: 1} would work, or losses: null"
+                f"losses: {name} predicts no feature; {{regression: 0, cross_entropy: 1}} would work, or losses: null"
             )
+        if self.head.kind == "medusa" and self.steps != StepsSpec():
+            raise ValueError("steps: all heads of Medusa are learnt at once; leave steps out, and set head.num_heads")
         if not self.loss_weights.regression and not self.loss_weights.cross_entropy:
             raise ValueError("losses: both weigh 0, so that nothing would be learnt; losses: null takes the published ones")
         return self

@@ -5,14 +5,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specdec.heads.eagle import EagleHead
-from specdec.heads.eagle3 import EagleHead3
+from specdec.heads.architectures import AnyHead
 from specdec.training.borrowed import Borrowed, lm_head_rows
 from specdec.training.dataset import Batch
 from specdec.training.distributed import Processes
 from specdec.training.losses import feature_regression, soft_cross_entropy, soft_labels
 from specdec.training.spec import LossSpec, NoiseSpec
-from specdec.training.unroll import paired_tokens, unroll
+from specdec.training.unroll import drafted
 
 PUBLISHED_LENGTH = 512
 ALONE = Processes()
@@ -30,7 +29,7 @@ class BatchLoss:
 
 
 def batch_loss(
-    head: EagleHead | EagleHead3,
+    head: AnyHead,
     borrowed: Borrowed,
     row_of_id: Tensor,
     batch: Batch,
@@ -45,12 +44,10 @@ def batch_loss(
     noise: added to the input features. processes: sums are divided by the rows of all of them, so that gradients add up.
     """
     judged = batch.judged[:, 1:]
-    embeddings = borrowed.embedding[paired_tokens(batch.token_ids, head.config.inputs)]
     inputs = batch.inputs[:, :-1] if noise is None else batch.inputs[:, :-1] + noise
-    lm_head = lm_head_rows(head, borrowed)
     total, regression, cross_entropy, accuracy = inputs.new_zeros((), dtype=torch.float32), 0.0, 0.0, list[float]()
     first_rows = int(judged.sum())
-    for step, hidden in enumerate(unroll(head, embeddings, inputs, steps)):
+    for step, hidden in enumerate(drafted(head, borrowed.embedding, batch.token_ids, inputs, steps)):
         where = judged.clone()
         where[:, :step] = False
         rows = processes.total(int(where.sum()), judged.device)
@@ -59,7 +56,7 @@ def batch_loss(
         states, target = hidden[where], batch.features[:, 1:][where]
         labels = soft_labels(batch.top_ids[:, 1:][where], batch.top_logits[:, 1:][where], row_of_id)
         weight = losses.step_decay**step
-        entropy, hits = soft_cross_entropy(head.lm_head_states(states), lm_head, labels)
+        entropy, hits = soft_cross_entropy(head.lm_head_states(states), lm_head_rows(head, borrowed, step), labels)
         total = total + weight * losses.cross_entropy * entropy / rows
         if losses.regression:
             distance = feature_regression(states, target)

@@ -12,9 +12,37 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from specdec.heads.architectures import AnyHead
 from specdec.heads.config import Inputs
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
+from specdec.heads.medusa import MedusaHead
+from specdec.training.spec import StepsSpec
+
+
+def num_steps(head: AnyHead, spec: StepsSpec, progress: float) -> int:
+    """Drafting steps to be learnt from at this share of the budget: of heads that each predict one depth, all."""
+    if isinstance(head, MedusaHead):
+        return head.config.num_heads
+    return spec.end if progress >= spec.switch_at else spec.start
+
+
+def drafted(head: AnyHead, embedding: Tensor, token_ids: Tensor, features: Tensor, steps: int) -> Iterator[Tensor]:
+    """Per step the head's states [conversations, rows, hidden]; row i >= s of step s predicts feature i + 1 and token i + 2.
+
+    embedding: [vocab, hidden] the target's. token_ids: [conversations, rows + 1]. features: [conversations, rows, ...].
+    """
+    if isinstance(head, MedusaHead):
+        for step, states in enumerate(head(features)[:steps]):
+            yield _begun_before(states, step)
+    else:
+        yield from unroll(head, embedding[paired_tokens(token_ids, head.config.inputs)], features, steps)
+
+
+def _begun_before(states: Tensor, step: int) -> Tensor:
+    """The states of a draft of depth step + 1 by the row at which it ends; they are given by that from which it began."""
+    rows = states.shape[1]
+    return torch.cat((torch.zeros_like(states[:, :step]), states[:, : rows - step]), dim=1)
 
 
 def paired_tokens(token_ids: Tensor, inputs: Inputs) -> Tensor:

@@ -5,18 +5,19 @@ from dataclasses import dataclass
 
 import torch
 
-from specdec.heads.eagle import EagleHead
-from specdec.heads.eagle3 import EagleHead3
+from specdec.heads.architectures import AnyHead
+from specdec.heads.medusa import MedusaHead
 from specdec.training.borrowed import Borrowed, lm_head_rows
 from specdec.training.dataset import Batch
-from specdec.training.unroll import paired_tokens, unroll
+from specdec.training.unroll import drafted
 
 DEPTH = 5
+"""Of the chain; heads that each predict one depth may be fewer."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChainAcceptance:
-    """alpha[n]: accepted / tested drafts at depth n + 1. tau: tokens per cycle of a chain of `DEPTH`. positions: tested.
+    """alpha[n]: accepted / tested drafts at depth n + 1. tau: tokens per cycle of a chain of `chain_depth`. positions: tested.
 
     tested, accepted (by depth), cycles and committed are the counts that these come from, for pooling.
     """
@@ -31,15 +32,16 @@ class ChainAcceptance:
 
 
 @torch.no_grad()
-def chain_acceptance(head: EagleHead | EagleHead3, borrowed: Borrowed, batches: Iterable[Batch]) -> ChainAcceptance:
+def chain_acceptance(head: AnyHead, borrowed: Borrowed, batches: Iterable[Batch]) -> ChainAcceptance:
     """Greedy chains against the text itself, teacher-forced: exact for answers that the target gave at temperature 0.
 
     Every answer is walked cycle by cycle as a decoder would: from one committed token past the accepted drafts and one more.
     """
-    tested, accepted = [0] * DEPTH, [0] * DEPTH
+    depth = chain_depth(head)
+    tested, accepted = [0] * depth, [0] * depth
     cycles = committed = 0
     for batch in batches:
-        right = _right(head, borrowed, batch)
+        right = _right(head, borrowed, batch, depth)
         for row, real in enumerate(batch.judged):
             places = real.nonzero()[:, 0]
             if len(places) < 2:
@@ -47,7 +49,7 @@ def chain_acceptance(head: EagleHead | EagleHead3, borrowed: Borrowed, batches: 
             here, end = int(places[0]), int(places[-1])
             while here < end:
                 length = 0
-                while length < DEPTH and here + length < end:
+                while length < depth and here + length < end:
                     tested[length] += 1
                     if not right[row][length][here + length]:
                         break
@@ -60,13 +62,17 @@ def chain_acceptance(head: EagleHead | EagleHead3, borrowed: Borrowed, batches: 
     return ChainAcceptance(alpha, tau, sum(tested), tuple(tested), tuple(accepted), cycles, committed)
 
 
-def _right(head: EagleHead | EagleHead3, borrowed: Borrowed, batch: Batch) -> list[list[list[bool]]]:
+def chain_depth(head: AnyHead) -> int:
+    """How deep the chain is that a head is validated with."""
+    return min(DEPTH, head.config.num_heads) if isinstance(head, MedusaHead) else DEPTH
+
+
+def _right(head: AnyHead, borrowed: Borrowed, batch: Batch, depth: int) -> list[list[list[bool]]]:
     """[conversation][step][row]: whether that draft is the token two ahead of the row's feature."""
-    embeddings = borrowed.embedding[paired_tokens(batch.token_ids, head.config.inputs)]
     truth = batch.token_ids[:, 2:]
     by_step = []
-    lm_head = lm_head_rows(head, borrowed).to(borrowed.lm_head.dtype)
-    for hidden in unroll(head, embeddings, batch.inputs[:, :-1], DEPTH):
+    for step, hidden in enumerate(drafted(head, borrowed.embedding, batch.token_ids, batch.inputs[:, :-1], depth)):
+        lm_head = lm_head_rows(head, borrowed, step).to(borrowed.lm_head.dtype)
         states = head.lm_head_states(hidden[:, :-1]).to(lm_head.dtype)
         drafts = torch.cat([(part @ lm_head.T).argmax(-1) for part in torch.split(states, 1)])
         drafts = drafts if borrowed.draft_ids is None else borrowed.draft_ids[drafts]

@@ -125,7 +125,7 @@ budget: {steps: 2}
 def trainer(shard, tmp_path, borrowed):
     """A trainer of float32, on two small shards; `output` tells runs apart."""
 
-    def make(output, own_lm_head=False, inputs=Inputs.FEATURE_AND_SHIFTED_TOKEN, **changes) -> Trainer:
+    def make(output, own_lm_head=False, inputs=Inputs.FEATURE_AND_SHIFTED_TOKEN, config=None, **changes) -> Trainer:
         paths = [shard(tmp_path / f"own-000{i}.safetensors", [9, 12, 17, 8, 11], i) for i in range(2)]
         held = FeatureSet([shard(tmp_path / "held-0000.safetensors", [14, 15], 9)], layers=False)
         plan = {
@@ -142,7 +142,7 @@ def trainer(shard, tmp_path, borrowed):
             "noise": {"width": 0.2},
             **changes,
         }
-        head = fresh_head(sizes(own_lm_head=own_lm_head, inputs=inputs), borrowed.lm_head, 0)
+        head = fresh_head(config or sizes(own_lm_head=own_lm_head, inputs=inputs), borrowed.lm_head, 0)
         log = []
         made = Trainer(TrainingSpec(**plan), head, borrowed, lambda epoch: paths, held, log.append)
         made.log = log

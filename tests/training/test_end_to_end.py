@@ -102,16 +102,16 @@ def test_a_head_for_gpt2_trains_and_drafts(gpt2, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["eagle", "eagle3"])
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "medusa"])
 def test_questions_become_answers_features_and_a_head(model, tmp_path, kind):
     questions = tmp_path / "questions.jsonl"
     questions.write_text("".join(json.dumps({"question": f"What is {n}?", "answer": "-"}) + "\n" for n in range(24)))
     output = run("data", "distill", questions, tmp_path / "own.jsonl", "--target", model, "--max-new-tokens", 20)
     assert "24 of 24" in output
     spec = tmp_path / "tiny.yaml"
-    layers, regression = ("[0, 1, 2]", 0.0) if kind == "eagle3" else ("[]", 0.1)
+    layers, regression = "[0, 1, 2]" if kind == "eagle3" else "[]", 0.1 if kind == "eagle" else 0.0
     spec.write_text(SPEC.format(model=model, kind=kind, layers=layers, regression=regression))
-    output = run("train", spec)
+    output = run("train", spec, *(["--set", "steps.end=1"] if kind == "medusa" else []))
     assert re.search(r"features still to be computed: [\d,]+ tokens, [\d.]+ GB, about \d+ minutes", output)
     assert "step 6" in output
     records = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
@@ -124,8 +124,8 @@ def test_questions_become_answers_features_and_a_head(model, tmp_path, kind):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "share"),
-    [({}, 0.8), ({"inputs": "feature-unshifted", "train_lm_head": True}, 0.3)],
-    ids=["usual", "unshifted, with an LM head"],
+    [({}, 0.8), ({"inputs": "feature-unshifted", "train_lm_head": True}, 0.3), ({"kind": "medusa"}, 0.3)],
+    ids=["usual", "unshifted, with an LM head", "medusa"],
 )
 def test_a_head_that_knows_four_answers_by_heart_drafts_them_in_the_decoder_as_validation_says(model, tmp_path, changes, share):
     limit = 24
@@ -150,9 +150,9 @@ def test_a_head_that_knows_four_answers_by_heart_drafts_them_in_the_decoder_as_v
         output=tmp_path / "run",
         data={"sources": {"own": {"path": tmp_path / "none.jsonl"}}, "validate_on": "own"},
         head={"draft_vocab_size": 300, **changes},
-        losses={"regression": 0.1, "cross_entropy": 1.0},
+        losses={"regression": 0.0 if "kind" in changes else 0.1, "cross_entropy": 1.0},
         optimizer={"use": "muon", "muon_learning_rate": 0.05, "learning_rate": 5e-3},
-        steps={"start": 2, "end": 5, "switch_at": 0.6},
+        steps={} if "kind" in changes else {"start": 2, "end": 5, "switch_at": 0.6},
         budget={"steps": 200},
         tokens_per_batch=4096,
         autocast=False,
@@ -167,8 +167,8 @@ def test_a_head_that_knows_four_answers_by_heart_drafts_them_in_the_decoder_as_v
     decoder = load(
         {
             "target": {"use": "huggingface", "model": str(model), "dtype": "float32"},
-            "drafter": {"use": "eagle", "head": str(tmp_path / "run" / "head")},
-            "tree": {"use": "chain", "length": 5},
+            "drafter": {"use": spec.head.kind, "head": str(tmp_path / "run" / "head")},
+            "tree": {"use": "chain", "length": len(promised.alpha)},
             "verifier": {"use": "match"},
         }
     )

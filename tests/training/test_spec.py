@@ -53,6 +53,7 @@ SHAPE = {
 """Value, and what it makes of the head's config."""
 
 ELSEWHERE = {
+    *("head.num_heads", "head.num_blocks"),
     *("name", "head.kind", "head.layers", "validate_every", "checkpoint_every", "budget.steps", "budget.seconds"),
     *(f"target.{name}" for name in ("use", "model", "dtype", "attention", "device", "revision", "trust_remote_code")),
     *(f"data.sources.{name}" for name in ("path", "max_tokens", "repeat", "temperature")),
@@ -62,7 +63,7 @@ ELSEWHERE = {
     ),
     *("data.keep_layers", "data.first_tokens", "data.tokens_per_epoch", "features", "output", "data_seed"),
 }
-"""Tested below, in test_features.py and, from the command line, in test_end_to_end.py and test_killed_runs.py."""
+"""Tested below, in test_features.py and test_medusa.py; by commands in test_end_to_end.py and test_killed_runs.py."""
 
 
 class Target:
