@@ -16,7 +16,7 @@ demo: $(STAMP)
 	$(BIN)/specdec generate adaptive --prompt-file examples/repeat.txt --max-new-tokens 160 --compare
 
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not gpu and not network"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not gpu and not network"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -6,6 +6,7 @@ tokens end the history, then a pseudo-random row.
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from typing import Annotated, Any
 
 import torch
@@ -83,6 +84,13 @@ def parse_history(key: str) -> tuple[bool, tuple[int, ...]]:
     return whole, tuple(map(int, tokens))
 
 
+SMALL = 64
+"""Tokens up to which all tables share their random rows."""
+
+ROWS_KEPT = 1 << 15
+"""Shared rows: at most 32 MB."""
+
+
 class ProbabilityTable:
     """The rows of `TableOptions`, looked up by tokens."""
 
@@ -117,10 +125,21 @@ class ProbabilityTable:
     def _random_row(self, history: tuple[int, ...], options: RandomRows) -> Tensor:
         seen = history[max(0, len(history) - options.order) :]
         if seen not in self._random_rows:
-            ids = torch.arange(self._options.vocab)
-            weights = (-uniforms(mix(options.seed, 1, len(seen), *seen), ids).log()) ** options.sharpness
-            dropped = uniforms(mix(options.seed, 2, len(seen), *seen), ids) < options.zeros
-            dropped[weights.argmax()] = False
-            weights = weights.masked_fill(dropped, 0.0)
-            self._random_rows[seen] = (weights / weights.sum()).log()
+            make = _small_row if self._options.vocab <= SMALL else _drawn_row
+            row = make(self._options.vocab, options.seed, options.sharpness, options.zeros, seen)
+            self._random_rows[seen] = row.clone()
         return self._random_rows[seen]
+
+
+def _drawn_row(vocab: int, seed: int, sharpness: float, zeros: float, seen: tuple[int, ...]) -> Tensor:
+    """[vocab] log-probabilities, a function of the arguments alone."""
+    ids = torch.arange(vocab)
+    weights = (-uniforms(mix(seed, 1, len(seen), *seen), ids).log()) ** sharpness
+    dropped = uniforms(mix(seed, 2, len(seen), *seen), ids) < zeros
+    dropped[weights.argmax()] = False
+    weights = weights.masked_fill(dropped, 0.0)
+    return (weights / weights.sum()).log()
+
+
+_small_row = lru_cache(ROWS_KEPT)(_drawn_row)
+"""Proofs make hundreds of tables that have most of their rows in common; each has copies of its own."""

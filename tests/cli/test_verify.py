@@ -79,7 +79,12 @@ def test_a_shipped_strategy_is_proved_and_the_command_exits_zero(strategy):
 @pytest.mark.slow
 def test_no_shipped_strategy_is_refuted():
     catalog = load_catalog()
+    alike: dict[str, str] = {}
     for name in catalog.library.strategies():
+        spec = check(read(name, catalog), catalog).spec.model_dump()
+        weights = {key: spec["drafter"].pop(key) for key in ("head", "model") if key in spec["drafter"]}
+        alike.setdefault(repr((spec["drafter"], sorted(weights), spec["tree"], spec["verifier"], spec["sampling"])), name)
+    for name in alike.values():
         proof = prove_strategy(check(read(name, catalog), catalog), catalog, seconds=1.0)
         assert proof.instances, name
         assert not proof.refuted, name
