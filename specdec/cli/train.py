@@ -4,8 +4,9 @@ What they need is imported when they are called, so that other commands start wi
 """
 
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -22,7 +23,11 @@ from specdec.cli.terminal import (
     template_arguments,
 )
 from specdec.compose import load
-from specdec.errors import SpecError
+from specdec.errors import SpecdecError, SpecError
+
+if TYPE_CHECKING:
+    from specdec.training.conversations import Messages
+    from specdec.training.distill import Failed, Skipped
 
 SHOWN_TURNS = 3
 """Turns left out that are shown one by one."""
@@ -102,11 +107,14 @@ def answer(
     seed: Annotated[int, typer.Option(min=0)] = 0,
     template_arg: TemplateArguments = None,
 ) -> None:
-    """Prints progress after each batch; a question that cannot be asked is skipped and named."""
+    """Prints progress after each batch; a question that cannot be asked is skipped and named.
+
+    Where answers cannot be decoded, the other questions are answered; OUTPUT.failed.jsonl names them, and the exit code is 2.
+    """
     from specdec.files.validation import checked
     from specdec.sampling.params import SamplingParams
     from specdec.training.conversations import read_messages
-    from specdec.training.distill import DistillPlan, Skipped, distill, questions_of
+    from specdec.training.distill import DistillPlan, distill, questions_of
 
     for fault in checked(SamplingParams, {"temperature": temperature})[1].values():
         raise SpecError(f"--temperature: {fault}")
@@ -117,19 +125,46 @@ def answer(
     decoder = load(strategy, target=target, trust_remote_code=trust)
     arguments = template_arguments(template_arg)
     plan = DistillPlan(max_new_tokens, temperature, batch, seed, arguments)
-    done, skipped = 0, []
-
-    def skip(question: Skipped) -> None:
-        skipped.append(question)
-        words = textwrap.shorten(asked[question.number][-1]["content"], 60, placeholder=" ...")
-        fail(f"question {question.number + 1} ({words!r}) is skipped: {question.reason}")
-
-    for done in distill(decoder, asked, plan, output, skip):
+    done, without = 0, _Unanswered(asked)
+    for done in distill(decoder, asked, plan, output, without.skip, without.fail):
         typer.echo(f"{done} of {len(asked)}")
-    if skipped:
-        typer.echo(f"{len(skipped)} of {len(asked)} questions were skipped")
-    elif not done:
+    if not done and not without.skipped:
         typer.echo(f"{output} has all {len(asked)} answers already")
+    without.report(output)
+
+
+class _Unanswered:
+    """The questions without an answer, each named on stderr as it occurs."""
+
+    def __init__(self, asked: Sequence["Messages"]) -> None:
+        self._asked = asked
+        self.skipped = list[int]()
+        self.failed = list[int]()
+
+    def skip(self, question: "Skipped") -> None:
+        """One that cannot be asked."""
+        self.skipped.append(question.number)
+        fail(f"{self._named(question.number)} is skipped: {question.reason}")
+
+    def fail(self, question: "Failed") -> None:
+        """One whose answer cannot be decoded."""
+        self.failed.append(question.number)
+        fail(f"{self._named(question.number)} fails: {question.reason}")
+
+    def report(self, output: Path) -> None:
+        """Say how many there are. Raises SpecdecError where some failed."""
+        from specdec.training.failed_questions import failures_path
+
+        if self.skipped:
+            typer.echo(f"{len(self.skipped)} of {len(self._asked)} questions were skipped")
+        if self.failed:
+            raise SpecdecError(
+                f"{len(self.failed)} of {len(self._asked)} questions failed, and the others are answered; "
+                f"{failures_path(output)} has the reasons, and the same command asks the failed ones again"
+            )
+
+    def _named(self, number: int) -> str:
+        return f"question {number + 1} ({textwrap.shorten(self._asked[number][-1]['content'], 60, placeholder=' ...')!r})"
 
 
 @guarded

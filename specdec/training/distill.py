@@ -1,7 +1,7 @@
 """Answers for training, given by the target itself."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
@@ -19,6 +19,7 @@ from specdec.interfaces.target_identity import target_name
 from specdec.interfaces.text_codec import ChatFormat
 from specdec.sampling.params import SamplingParams
 from specdec.training.conversations import Messages
+from specdec.training.failed_questions import Failures, failures_path
 from specdec.training.resumable_jsonl import Check, check_target, resumed
 
 QUEUE = 4
@@ -71,45 +72,86 @@ class Skipped:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A question whose answer could not be decoded. number: from 0; reason: why."""
+
+    number: int
+    reason: str
+
+
 def distill(
     decoder: Decoder,
     questions: Sequence[Messages],
     plan: DistillPlan,
     path: Path,
     on_skip: Callable[[Skipped], None] = lambda skipped: None,
+    on_fail: Callable[[Failed], None] = lambda failed: None,
 ) -> Iterator[int]:
     """Answers to the questions, appended to `path` a few batches at a time; yields how many are done.
 
     Within these, the next question begins when an answer ends: they differ in length. A question that does not fit into the
-    context, or that the chat template refuses, is left out and handed to `on_skip`. An answer's text has its special tokens, so
-    that it encodes back to what was said; only the stop token at its end is left out.
+    context, or that the chat template refuses, is left out and handed to `on_skip`. One whose answer cannot be decoded goes to
+    `on_fail` and, with the reason, into a file beside the answers (`failures_path`); a later call asks it again. An answer's
+    text has its special tokens, so that it encodes back to what was said; only the stop token at its end is left out.
 
-    Where a question fails, the answers before it are written before the error is raised.
-
-    Resumes where an earlier call with the same questions, plan and target was stopped: a line cut short is dropped. Raises
-    SpecError for a file that holds anything else, which is left as it is.
+    Resumes what an earlier call with the same questions, plan and target began: a line cut short is dropped. Raises SpecError
+    for a file that holds anything else, which is left as it is.
     """
     _check_target(decoder.target, plan)
     target = target_name(decoder.target.facts.description)
     answered: set[int] = set()
+    failures = Failures(failures_path(path), questions, plan)
     with resumed(path, _checker(questions, plan, target, answered)):
-        done = max(answered, default=-1) + 1
-        for number in range(done):
-            if number not in answered and _askable(decoder, questions, plan, number, on_skip) is not None:
+        first = max(answered, default=-1) + 1
+        for number in sorted(set(range(first)) - answered - failures.reasons.keys()):
+            if _askable(decoder, questions, plan, number, on_skip) is not None:
                 raise SpecError(f"{path}: has no answer to question {number + 1}, but to later ones; give another name")
-        for start in range(done, len(questions), plan.batch * QUEUE):
-            some = range(start, min(start + plan.batch * QUEUE, len(questions)))
+        todo = sorted({*range(first, len(questions)), *failures.reasons} - answered)
+        for start in range(0, len(todo), plan.batch * QUEUE):
+            some = todo[start : start + plan.batch * QUEUE]
             asked = {number: request for number in some if (request := _askable(decoder, questions, plan, number, on_skip))}
-            try:
-                answers = decoder.generate([*asked.values()], batch_size=plan.batch)
-            except SpecdecError as error:
-                first = list(takewhile(lambda answer: answer is not None, error.finished))
-                append_lines(path, _records(decoder.target, questions, plan, target, asked, first), only_ascii=True)
-                if len(first) < len(error.finished):
-                    error.args = (f"question {[*asked][len(first)] + 1}, up to which answers are kept: {error}",)
-                raise
-            append_lines(path, _records(decoder.target, questions, plan, target, asked, answers), only_ascii=True)
-            yield some.stop
+            ended = _answers(decoder, asked, plan.batch)
+            failures.add(ended.failures)
+            append_lines(path, _records(decoder.target, questions, plan, target, ended.answers), only_ascii=True)
+            failures.settle(ended.answers)
+            for number, reason in ended.failures.items():
+                on_fail(Failed(number, reason))
+            if ended.error is not None:
+                raise ended.error
+            yield len(questions) - len(todo) + start + len(some)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """By number, the answers and the reasons why there is none. error: what ended the batch before all were done."""
+
+    answers: Mapping[int, Generation]
+    failures: Mapping[int, str]
+    error: SpecdecError | None = None
+
+
+def _answers(decoder: Decoder, asked: Mapping[int, Request], batch_size: int) -> _Ended:
+    """Those of questions by number; where the batch breaks off, those before the first question that has not ended."""
+    failures = dict[int, str]()
+    answers: Sequence[Generation | None]
+    try:
+        batch = decoder.start([*asked.values()], batch_size=batch_size, keeps_going=True)
+        while batch.sequences:
+            decoder.step(batch)
+    except SpecdecError as error:
+        first = [*takewhile(lambda answer: answer is not None, error.finished)]
+        if len(first) < len(error.finished):
+            error.args = (f"question {[*asked][len(first)] + 1}, up to which answers are kept: {error}",)
+        return _Ended(dict(zip(asked, first, strict=False)), {}, error)
+    for place, (number, sequence) in enumerate(zip(asked, batch.everyone, strict=True)):
+        if sequence.failure is not None:
+            failures[number] = str(sequence.failure).removeprefix(f"prompts[{place}], ")
+    try:
+        answers = decoder.answers(batch)
+    except SpecdecError as error:
+        answers = error.finished
+    return _Ended({n: answer for n, answer in zip(asked, answers, strict=True) if answer is not None}, failures)
 
 
 def _records(
@@ -117,12 +159,11 @@ def _records(
     questions: Sequence[Messages],
     plan: DistillPlan,
     name: str,
-    numbers: Iterable[int],
-    answers: Sequence[Generation],
+    answers: Mapping[int, Generation],
 ) -> list[dict[str, Any]]:
-    """Lines of the first answers to questions of these numbers."""
+    """Lines of the answers to questions, by number."""
     records = []
-    for number, answer in zip(numbers, answers, strict=False):
+    for number, answer in answers.items():
         said = {"role": "assistant", "content": _said(target, answer)}
         record = {"messages": [*questions[number], said], **plan.settings(number)}
         records.append({**record, "finish": answer.finish_reason, "target": name})
@@ -176,7 +217,10 @@ def questions_of(conversations: Iterator[Messages]) -> list[Messages]:
 
 
 def _checker(questions: Sequence[Messages], plan: DistillPlan, target: str, answered: set[int]) -> Check:
-    """Enters the questions that lines answer, in order and each as this plan answers it; refuses any other line."""
+    """Enters the questions that lines answer, each once and as this plan answers it; refuses any other line.
+
+    Those that failed at first may stand behind later ones.
+    """
 
     def check(record: Any, where: str, place: int) -> None:
         said, settings = record["messages"][:-1], {"chat_template_kwargs": {}, **record}
@@ -184,7 +228,7 @@ def _checker(questions: Sequence[Messages], plan: DistillPlan, target: str, answ
         for name in ("temperature", "max_new_tokens", "chat_template_kwargs"):
             if settings[name] != (wanted := getattr(plan, name)):
                 raise SpecError(f"{where}: was answered with {name} {settings[name]}, not {wanted}; give another name")
-        if not max(answered, default=-1) < number < len(questions) or said != questions[number]:
+        if number not in range(len(questions)) or number in answered or said != questions[number]:
             if place < len(questions) and said == questions[place]:
                 seeds = f"seed {settings['seed']}, not {plan.seed + place}"
                 raise SpecError(f"{where}: was answered with {seeds}; give another name")

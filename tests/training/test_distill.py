@@ -52,7 +52,10 @@ def test_a_call_that_was_stopped_goes_on_to_the_same_file(decoder, tmp_path, cut
     assert part.read_text() == whole.read_text()
 
 
-def test_a_question_that_fails_is_named_and_the_answers_before_it_are_kept(compose, table, watched, chain_of, digits, tmp_path):
+@pytest.fixture
+def poisoned(watched, table, digits):
+    """A target that gives NaN for one question while it is sick."""
+
     class Poisoned(watched):
         is_sick = True
 
@@ -65,14 +68,61 @@ def test_a_question_that_fails_is_named_and_the_answers_before_it_are_kept(compo
             ]
             return replace(prefilled, scored=tuple(scored))
 
-    target, path = Poisoned(table(seed=3), digits()), tmp_path / "own.jsonl"
-    decoder = compose(target, chain_of(2))
-    with pytest.raises(NumericsError, match=r"^question 7, up to which answers are kept: prompts\[2\], first token: row 0"):
-        list(distill(decoder, QUESTIONS, PLAN, path))
-    assert [line["messages"][:-1] for line in lines(path)] == QUESTIONS[:6]
-    target.is_sick = False
-    assert list(distill(decoder, QUESTIONS, PLAN, path)) == [10, 11]
-    assert [line["messages"][:-1] for line in lines(path)] == QUESTIONS
+    return Poisoned(table(seed=3), digits())
+
+
+def test_a_question_that_fails_is_recorded_and_asked_again_and_the_others_are_answered(compose, poisoned, chain_of, tmp_path):
+    decoder, path, failed = compose(poisoned, chain_of(2)), tmp_path / "own.jsonl", []
+    record = tmp_path / "own.failed.jsonl"
+    assert list(distill(decoder, QUESTIONS, PLAN, path, on_fail=failed.append)) == [4, 8, 11]
+    others = QUESTIONS[:6] + QUESTIONS[7:]
+    assert [line["messages"][:-1] for line in lines(path)] == others
+    assert [(one.number, one.reason.split(",")[0]) for one in failed] == [(6, "first token: row 0 of the target's logits")]
+    (line,) = lines(record)
+    assert (line["messages"], line["seed"], line["error"]) == (QUESTIONS[6], 11, failed[0].reason)
+    assert list(distill(decoder, QUESTIONS, PLAN, path, on_fail=failed.append)) == [11]
+    assert (len(failed), lines(record)) == (2, [line])
+    poisoned.is_sick = False
+    assert list(distill(decoder, QUESTIONS, PLAN, path, on_fail=failed.append)) == [11]
+    assert len(failed) == 2
+    assert not record.exists()
+    assert [line["messages"][:-1] for line in lines(path)] == [*others, QUESTIONS[6]]
+    assert list(distill(decoder, QUESTIONS, PLAN, path)) == []
+
+
+def test_the_command_says_how_many_questions_failed_and_exits_with_2(compose, poisoned, chain_of, tmp_path, monkeypatch):
+    monkeypatch.setattr("specdec.cli.train.load", lambda *given, **named: compose(poisoned, chain_of(2)))
+    asked, own = tmp_path / "q.jsonl", tmp_path / "own.jsonl"
+    asked.write_text("".join(json.dumps({"messages": question}) + "\n" for question in QUESTIONS))
+    result = CliRunner().invoke(app, ["data", "distill", str(asked), str(own), "--max-new-tokens", "6"])
+    assert result.exit_code == 2, result.output
+    assert "specdec: question 7 ('6 0') fails: first token: row 0 of the target's logits" in result.stderr
+    assert f"1 of 11 questions failed, and the others are answered; {tmp_path / 'own.failed.jsonl'} has" in result.stderr
+    assert len(lines(own)) == 10
+
+
+def test_a_batch_that_breaks_off_keeps_the_answers_before_it(compose, table, watched, chain_of, digits, tmp_path):
+    class Broken(watched):
+        left = 2
+
+        def prefill(self, prompts, features):
+            self.left -= 1
+            if not self.left:
+                raise NumericsError("nothing works")
+            return self.inner.prefill(prompts, features)
+
+    decoder, path = compose(Broken(table(seed=3), digits()), chain_of(2)), tmp_path / "own.jsonl"
+    with pytest.raises(NumericsError, match=r"^question 5, up to which answers are kept: nothing works"):
+        list(distill(decoder, QUESTIONS, replace(PLAN, max_new_tokens=1), path))
+    assert [line["messages"][:-1] for line in lines(path)] == QUESTIONS[:4]
+    assert not (tmp_path / "own.failed.jsonl").exists()
+
+
+def test_a_file_in_the_place_of_the_failures_is_left_as_it_is(decoder, tmp_path):
+    (tmp_path / "own.failed.jsonl").write_text('{"a": 1}\n')
+    with pytest.raises(SpecError, match=r"own\.failed\.jsonl:1: is there and is no failure"):
+        list(distill(decoder, QUESTIONS, PLAN, tmp_path / "own.jsonl"))
+    assert (tmp_path / "own.failed.jsonl").read_text() == '{"a": 1}\n'
 
 
 def test_each_question_is_asked_once_in_order():
