@@ -16,15 +16,15 @@ from rich.progress import Progress as Bar
 
 from specdec.cli import verify_options as options
 from specdec.cli.terminal import Json, Settings, TrustRemoteCode, fail, guarded, hold, print_json, print_table
+from specdec.cli.verify_callable import Foreign, check_one_named, verify_foreign
 from specdec.cli.verify_options import WantedLevel
 from specdec.compose import resolve
 from specdec.config.catalog import load_catalog
-from specdec.config.library import Catalog
 from specdec.config.resolved_spec import ResolvedSpec
 from specdec.errors import SpecdecError, SpecError
 from specdec.files.locks import exclusive
 from specdec.interfaces.declarations import Kind
-from specdec.losslessness.levels import SECONDS, Level, LevelResult, Progress, exit_code
+from specdec.losslessness.levels import Level, LevelResult, Progress, exit_code
 from specdec.losslessness.report_files import report_data, report_folder, write_report
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ def verify(
     report: options.Report = None,
     seed: options.Seed = 0,
     function: options.Function = None,
+    peer: options.Peer = None,
+    assistant: options.Assistant = None,
     vocab: options.Vocab = None,
     depth: options.Depth = None,
     models: options.Models = None,
@@ -58,15 +60,16 @@ def verify(
     """
     from specdec.losslessness.suite import Wanted, verify_strategy
 
-    _check_one_named(strategy, function)
-    _check_sizes(level, budget, {"vocab": vocab, "depth": depth, "models": models}, by_callable=function is not None)
+    foreign = Foreign(function, peer, assistant)
+    check_one_named(strategy, foreign)
+    _check_sizes(level, budget, {"vocab": vocab, "depth": depth, "models": models}, None if strategy else foreign)
     catalog = load_catalog(trust_remote_code=trust)
     resolved = resolve(strategy or "plain", catalog, settings=settings, target=target)
     folder = None if report is None else _held_folder(report)
-    name = resolved.spec.name if function is None else function
+    name = foreign.name or resolved.spec.name
     with _progress(name) as progress:
-        if function is not None:
-            found = _verify_callable(function, resolved, catalog, level, budget, seed, progress)
+        if foreign.name is not None:
+            found = verify_foreign(foreign, resolved, catalog, level, budget, seed, progress)
         else:
             levels = list(Level) if level is WantedLevel.ALL else [Level(level.value)]
             found = verify_strategy(resolved, catalog, Wanted(levels, budget, seed, vocab, depth, models), progress)
@@ -76,11 +79,6 @@ def verify(
     _raise_faults(found)
     if code := exit_code(found.results):
         raise typer.Exit(code)
-
-
-def _check_one_named(strategy: str | None, function: str | None) -> None:
-    if (strategy is None) == (function is None):
-        raise SpecError("verify: name a strategy, or a function with --callable; one of them")
 
 
 def _held_folder(report: Path) -> Path:
@@ -105,44 +103,14 @@ def _raise_faults(found: "Verification") -> None:
         raise SpecdecError(said[0]) from next(iter(found.faults.values()))
 
 
-def _check_sizes(level: WantedLevel, budget: float | None, exact: dict[str, int | None], *, by_callable: bool) -> None:
+def _check_sizes(level: WantedLevel, budget: float | None, exact: dict[str, int | None], foreign: Foreign | None) -> None:
     """Raise SpecError for a budget without an end, and for options of the exact level where that is not run."""
     if budget is not None and not isfinite(budget):
         raise SpecError(f"--budget: got {budget}, expected a finite number of seconds")
     given = [name for name, value in exact.items() if value is not None]
-    if given and (by_callable or level not in (WantedLevel.EXACT, WantedLevel.ALL)):
-        run = "--callable" if by_callable else f"--level {level.value}"
+    if given and (foreign is not None or level not in (WantedLevel.EXACT, WantedLevel.ALL)):
+        run = f"--level {level.value}" if foreign is None else "--callable" if foreign.peer is None else "--peer"
         raise SpecError(f"--{given[0]}: is for the stand-in models of level exact; {run} has none")
-
-
-def _verify_callable(
-    function: str,
-    resolved: ResolvedSpec,
-    catalog: Catalog,
-    level: WantedLevel,
-    budget: float | None,
-    seed: int,
-    progress: Callable[[Level], Progress],
-) -> "Verification":
-    """The level that the temperature calls for: near-ties at 0, the sampled one above."""
-    from specdec.losslessness.external.callables import find_callable
-    from specdec.losslessness.external.level import prove_callable
-    from specdec.losslessness.suite import Verification
-
-    fitting = Level.SAMPLED if resolved.spec.sampling.temperature else Level.RUNTIME
-    if level not in (WantedLevel.EXACT, WantedLevel.ALL) and level.value != fitting.value:
-        wanted = (
-            "--set sampling.temperature=1, or another above 0"
-            if level is WantedLevel.SAMPLED
-            else "--set sampling.temperature=0"
-        )
-        possible = level in (WantedLevel.SAMPLED, WantedLevel.RUNTIME)
-        hint = f"it needs {wanted}" if possible else "it looks into the decoder"
-        raise SpecError(f"--callable: level {level.value} cannot be run: {hint}; {fitting.value} would work")
-    seconds = SECONDS[fitting] if budget is None else budget
-    answering = find_callable(function)
-    result = prove_callable(answering, resolved, catalog, seconds=seconds, seed=seed, progress=progress(fitting))
-    return Verification((result,))
 
 
 @contextmanager

@@ -41,6 +41,14 @@ Function = Annotated[
         "--callable", metavar="MODULE:FUNCTION", help="Test a function (prompt ids, n, seed) -> new ids instead of a strategy."
     ),
 ]
+Peer = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Test an engine on the target: transformers, transformers-lookup[-N], transformers-assisted, transformers-mtp.",
+    ),
+]
+Assistant = Annotated[str | None, typer.Option(metavar="PATH", help="Draft model of the engine.")]
 Vocab = Annotated[
     int | None, typer.Option(min=2, max=16, help="Vocabulary of the stand-in models (exact).", show_default="4, 2 and 12")
 ]

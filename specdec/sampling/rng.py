@@ -1,6 +1,8 @@
 """All randomness of production, seeded: one stream for drafts, one for verification. Nothing else may draw a random number."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -141,3 +143,11 @@ class RequestRng:
 def seeded(seed: int) -> RequestRng:
     """The production RNG of the request with this key."""
     return RequestRng(SeededDraftRng(seed), SeededTargetRng(seed))
+
+
+@contextmanager
+def global_seed(seed: int) -> Iterator[None]:
+    """Torch's global random numbers from `seed` on, for code of others that draws from nothing else; put back afterwards."""
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        yield

@@ -44,14 +44,14 @@ class StepEvidence:
     drafted: int = 0
     accepted: int = 0
     rules: set[AcceptanceRule | None] = field(default_factory=set)
-    places: Evidence = field(default_factory=lambda: Evidence("places with a draft", Leaning.DRAFTER))
+    places: Evidence = field(default_factory=lambda: Evidence("drafted places", Leaning.DRAFTER))
     drafts: Evidence = field(default_factory=lambda: Evidence("drafts against q", Leaning.LIKELIER))
     acceptance: Evidence = field(
         default_factory=lambda: Evidence(
             "acceptance", Leaning.DRAFTER, wealth=EProcess(("every draft accepted", "no draft accepted"))
         )
     )
-    residual: Evidence = field(default_factory=lambda: Evidence("after a rejection", Leaning.TARGET))
+    residual: Evidence = field(default_factory=lambda: Evidence("after rejection", Leaning.TARGET))
 
     @property
     def parts(self) -> list[Evidence]:

@@ -103,8 +103,8 @@ def test_the_same_decoder_without_its_steps_is_inconclusive(prove):
     ("decoder", "tests"),
     [
         (Chains(drafts="argmax"), {"drafts against q", "acceptance"}),
-        (Chains(drafts="argmax", states_rule=False), {"places with a draft", "answers"}),
-        (Chains(wrong="plain p"), {"after a rejection"}),
+        (Chains(drafts="argmax", states_rule=False), {"drafted places", "answers"}),
+        (Chains(wrong="plain p"), {"after rejection"}),
         (Chains(wrong="lenient"), {"acceptance"}),
         (Chains(wrong="far too lenient", drafts="deterministic"), {"acceptance"}),
     ],

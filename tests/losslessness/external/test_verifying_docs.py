@@ -33,3 +33,11 @@ def test_the_decoder_that_says_what_it_drafted_runs(tiny_llama, other_llama, tmp
     assert len(asked.tokens) == 12
     assert all(len(step.drafted) == 3 for step, _ in asked.steps)
     assert any(step.accepted for step, _ in asked.steps)
+
+
+def test_the_engine_with_options_of_its_own_runs(tiny_llama, other_llama, tmp_path, monkeypatch):
+    source = EXAMPLES["generating"].replace('"TARGET"', repr(str(tiny_llama))).replace('"DRAFT"', repr(str(other_llama)))
+    (tmp_path / "generating_of_the_page.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    asked = ask(find_callable("generating_of_the_page:answer"), [1, 2, 3], 12, 0, 16)
+    assert any(step.accepted for step, _ in asked.steps)

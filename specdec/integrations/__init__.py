@@ -1,0 +1,1 @@
+"""Engines of others, one module each, imported only where they are asked for."""

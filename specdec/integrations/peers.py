@@ -1,0 +1,70 @@
+"""Engines by name, as callables that `verify` puts to the test."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from specdec.bench.baselines import ASSISTED, GENERATE, LOOKUP, peer_of, reference_model, runs_on_transformers
+from specdec.config.library import Catalog
+from specdec.config.resolved_spec import ResolvedPart, ResolvedSpec
+from specdec.errors import SpecError
+from specdec.interfaces.declarations import Kind
+from specdec.losslessness.external.callables import Answering
+from specdec.losslessness.real_prompts import replanned
+from specdec.sampling.params import SamplingParams
+
+MTP = "transformers-mtp"
+
+NAMES = f"{GENERATE}, {LOOKUP}[-N], {ASSISTED}, {MTP}"
+
+PASSED_ON = {"temperature", "top_k", "top_p", "min_p", "seed"}
+"""Fields of `sampling` that an engine of others is given; seeds are numbered from the seed of the proof."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """An engine that is asked for by name. assistant: a draft model in float32, for those that need one."""
+
+    name: str
+    assistant: ResolvedPart | None = None
+
+
+def peer_callable(peer: Peer, resolved: ResolvedSpec, catalog: Catalog) -> Answering:
+    """The engine with the target's model, loaded in float32. Raises SpecError where it cannot run this spec."""
+    sampling = resolved.spec.sampling
+    _check_sampling(peer.name, sampling)
+    make = _maker(peer)
+    exact = replanned(resolved, catalog, dtype="float32")
+    return make(exact.parts[Kind.TARGET], sampling)
+
+
+def _check_sampling(name: str, sampling: SamplingParams) -> None:
+    """Raise SpecError for what would not reach the engine."""
+    more = sorted(sampling.model_dump(exclude_defaults=True).keys() - PASSED_ON)
+    if more:
+        raise SpecError(
+            f"--peer {name}: sampling.{more[0]} is not passed on; it takes {', '.join(sorted(PASSED_ON - {'draft'}))}"
+        )
+
+
+def _maker(peer: Peer) -> Callable[[ResolvedPart, SamplingParams], Answering]:
+    if peer.name == GENERATE or peer.name == MTP or re.match(rf"{LOOKUP}|{ASSISTED}", peer.name):
+        return lambda target, sampling: _transformers(peer, target, sampling)
+    raise SpecError(f"--peer: got '{peer.name}'; there are {NAMES}")
+
+
+def _transformers(peer: Peer, target: ResolvedPart, sampling: SamplingParams) -> Answering:
+    from specdec.integrations.transformers import Generating
+
+    if not runs_on_transformers(target):
+        raise SpecError(
+            f"--peer {peer.name}: target '{target.name}' is no transformers model; {GENERATE} needs a folder or hub id"
+        )
+    if peer.name == MTP:
+        return Generating(reference_model(target), sampling, use_mtp=True)
+    known = peer_of(peer.name)
+    if known.assisted and peer.assistant is None:
+        raise SpecError(f"--peer {peer.name} needs a draft model: name one by --assistant")
+    if known.assisted and peer.assistant is not None:
+        return Generating(reference_model(target), sampling, assistant_model=reference_model(peer.assistant))
+    return Generating(reference_model(target), sampling, prompt_lookup_num_tokens=known.lookup)
