@@ -76,9 +76,7 @@ def verify(
     _print(name, resolved, found, seed, level, json=json)
     if folder is not None:
         _write_report(folder, name, resolved, found, seed, json=json)
-    _raise_faults(found)
-    if code := exit_code(found.results):
-        raise typer.Exit(code)
+    _leave(found)
 
 
 def _held_folder(report: Path) -> Path:
@@ -92,6 +90,13 @@ def _write_report(folder: Path, name: str, resolved: ResolvedSpec, found: "Verif
     data = report_data(name, resolved.plain(), found.results, seed, found.fault_words)
     for file in write_report(folder, data, found.results):
         typer.echo(f"written: {file}", err=json)
+
+
+def _leave(found: "Verification") -> None:
+    """With the verdicts' exit status."""
+    _raise_faults(found)
+    if code := exit_code(found.results):
+        raise typer.Exit(code)
 
 
 def _raise_faults(found: "Verification") -> None:
