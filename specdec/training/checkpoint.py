@@ -16,7 +16,7 @@ from specdec.interfaces.target_identity import same_target
 from specdec.training.loop import Trainer
 from specdec.training.spec import HeadSpec, TrainingSpec
 
-FIXED = ("seed", "tokens_per_batch", "data_seed")
+FIXED = ("seed", "tokens_per_batch", "data_seed", "start_from")
 """Beside target, head and optimiser: with others, the weights and their place in the data would mean something else."""
 
 FIXED_DATA = ("held_out_share", "held_out_at_most", "tokens_per_shard", "validate_on", "chat_template_kwargs")

@@ -78,6 +78,8 @@ class Trainer:
     def run(self, stop_after: int | None = None) -> None:
         """Train to the end of the budget, or for `stop_after` more steps."""
         last = None if stop_after is None else self.step + stop_after
+        if self.spec.start_from is not None and not self.step:
+            self._validate()
         while self.progress < 1.0:
             if not self.epoch_shards:
                 self._begin_epoch()

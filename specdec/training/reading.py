@@ -34,11 +34,17 @@ def _beside(spec: TrainingSpec, folder: Path) -> TrainingSpec:
     """Relative paths counted from `folder`; a model that is no folder there is a hub id."""
     sources = {n: s.model_copy(update={"path": folder / expanded(s.path)}) for n, s in spec.data.sources.items()}
     model = spec.target.model
-    beside = None if model is None else folder / expanded(model)
+    start = spec.start_from
     changes: dict[str, Any] = {
-        "target": spec.target.model_copy(update={"model": str(beside) if beside is not None and is_folder(beside) else model}),
+        "target": spec.target.model_copy(update={"model": model and _folder_or_id(model, folder)}),
+        "start_from": start and _folder_or_id(start, folder),
         "data": spec.data.model_copy(update={"sources": sources}),
         "features": folder / expanded(spec.features),
         "output": folder / expanded(spec.output),
     }
     return spec.model_copy(update=changes)
+
+
+def _folder_or_id(name: str, folder: Path) -> str:
+    beside = folder / expanded(name)
+    return str(beside) if is_folder(beside) else name

@@ -15,6 +15,7 @@ from specdec.files.locks import exclusive
 from specdec.files.paths import exists, expanded, is_file, is_folder
 from specdec.heads.architectures import AnyHead
 from specdec.heads.config import TrainedWith
+from specdec.heads.formats.checkpoint import HeadCheckpoint
 from specdec.interfaces.target_identity import template_hash
 from specdec.targets.builtin import builtin_name
 from specdec.targets.capability import text_config
@@ -31,6 +32,7 @@ from specdec.training.features import FeaturePlan
 from specdec.training.initialization import borrow, check_plan, draft_ids, fresh_head, fused_layers, head_config, head_sizes
 from specdec.training.loop import Trainer
 from specdec.training.spec import TrainingSpec
+from specdec.training.started_from import continued, head_to_start_from, sized_as_started
 
 LOG = "log.jsonl"
 
@@ -49,6 +51,7 @@ def trainer(spec: TrainingSpec, report: Report) -> Trainer:
     """
     together = processes()
     check_places(spec)
+    spec = sized_as_started(spec)
     state = read_checkpoint(spec)
     left = None if state is None else head_as_left(spec, state)
     call, tokenizer = _target(spec)
@@ -59,14 +62,15 @@ def trainer(spec: TrainingSpec, report: Report) -> Trainer:
     head_sizes(spec.head, text_config(call.config))
     plan = FeaturePlan(spec.data.top_k, spec.head.layers or spec.data.keep_layers)
     check_plan(plan, call.vocab_size, call.num_layers)
+    begun = None if state is not None else head_to_start_from(spec, (call.hidden_size or 0, call.vocab_size))
     store = FeatureStore(spec.features, spec.data, tokenizer, call, plan, spec.data_seed)
     if store.left_out and together.is_first:
         report({"left_out": store.left_out})
     counts = store.counts(call.vocab_size)
-    ids = draft_ids(spec.head, counts) if state is None else state["draft_ids"]
+    ids = _draft_ids(spec, counts, state, begun)
     borrowed = borrow(call, None if ids is None else ids.to(call.device))
     held_out = _prepare(store, spec, report if together.is_first else _nothing, together)
-    head = _fresh(spec, call, borrowed, store, made_with) if left is None else left
+    head = _first(spec, call, borrowed, store, made_with, begun) if left is None else left
     if ids is not None and together.is_first:
         report({"covered": {"train": coverage(counts, ids), "held_out": coverage(held_out.token_counts(call.vocab_size), ids)}})
     dtype = torch.bfloat16 if spec.autocast else torch.float32
@@ -132,12 +136,31 @@ def trained_with(spec: TrainingSpec, call: ModelCall, tokenizer: Any) -> Trained
     return TrainedWith(target=name, revision=getattr(call.config, "_commit_hash", None), chat_template=template_hash(template))
 
 
-def _fresh(spec: TrainingSpec, call: ModelCall, borrowed: Borrowed, store: FeatureStore, made_with: TrainedWith) -> AnyHead:
-    data = FeatureSet(store.training_shards(), layers=bool(spec.head.layers))
-    config = head_config(spec.head, text_config(call.config), borrowed.embedding, data)
-    config = config.model_copy(update={"trained_with": made_with})
-    write_whole(spec.output / "config.json", config.model_dump_json(indent=2))
-    return fresh_head(config, borrowed.lm_head, spec.seed)
+def _draft_ids(
+    spec: TrainingSpec, counts: torch.Tensor, state: dict[str, Any] | None, begun: HeadCheckpoint | None
+) -> torch.Tensor | None:
+    if state is not None:
+        return state["draft_ids"]  # type: ignore[no-any-return]
+    return draft_ids(spec.head, counts) if begun is None else begun.draft_ids
+
+
+def _first(
+    spec: TrainingSpec,
+    call: ModelCall,
+    borrowed: Borrowed,
+    store: FeatureStore,
+    made_with: TrainedWith,
+    begun: HeadCheckpoint | None,
+) -> AnyHead:
+    """The head of a run's first step: a fresh one, or the one that it starts from."""
+    if begun is None:
+        data = FeatureSet(store.training_shards(), layers=bool(spec.head.layers))
+        config = head_config(spec.head, text_config(call.config), borrowed.embedding, data)
+        head = fresh_head(config.model_copy(update={"trained_with": made_with}), borrowed.lm_head, spec.seed)
+    else:
+        head = continued(begun, made_with)
+    write_whole(spec.output / "config.json", head.config.model_dump_json(indent=2))
+    return head
 
 
 def log_to(path: Path) -> Report:

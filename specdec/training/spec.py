@@ -188,6 +188,9 @@ class TrainingSpec(Section):
     output: Annotated[Path, Field(description="folder of checkpoints, log and head")]
     data: DataSpec
     head: HeadSpec = HeadSpec()
+    start_from: Annotated[
+        str | None, Field(description="a head to train further: a folder, a hub id or 'builtin'; its sizes are taken from it")
+    ] = None
     losses: Annotated[LossSpec | None, Field(description="unset: as published for the kind of head")] = None
     noise: NoiseSpec = NoiseSpec()
     steps: StepsSpec = StepsSpec()

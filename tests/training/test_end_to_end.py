@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from specdec.cli import train
 from specdec.compose import load
+from specdec.heads.checkpoint_path import SHIPPED
 from specdec.targets.gguf_cache import unpacked_folder
 from specdec.targets.loading import load_model
 from specdec.targets.model_call import ModelCall
@@ -42,6 +43,18 @@ budget: {{steps: 6}}
 steps: {{start: 1, end: 2, switch_at: 0.5}}
 tokens_per_batch: 300
 validate_every: 3
+"""
+
+
+FURTHER = """
+name: further
+target: {use: builtin}
+features: features
+output: run
+start_from: {head}
+data: {{sources: {{own: {{path: own.jsonl}}}}, validate_on: own}}
+head: {{kind: eagle3}}
+budget: {{steps: 6}}
 """
 
 
@@ -119,6 +132,36 @@ def test_questions_become_answers_features_and_a_head(model, tmp_path, kind):
     tensors = load_file(tmp_path / "run" / "head" / "model.safetensors")
     assert tensors["draft_ids"].shape == (500,)
     assert ("lm_head.weight" in tensors) is (kind == "eagle3")
+    further = [
+        "--set",
+        "output=further",
+        "--set",
+        "start_from=run/head",
+        *(["--set", "steps.end=1"] if kind == "medusa" else []),
+    ]
+    assert "step 6" in run("train", spec, *further)
+    log = [json.loads(line) for line in (tmp_path / "further" / "log.jsonl").read_text().splitlines()]
+    taus = {record["step"]: record["tau"] for record in log if "tau" in record}
+    best = json.loads((tmp_path / "run" / "head" / "validation.json").read_text())
+    assert taus[0] == pytest.approx(best["tau"], abs=0.02)  # weights are kept in bfloat16
+    assert torch.equal(load_file(tmp_path / "further" / "head" / "model.safetensors")["draft_ids"], tensors["draft_ids"])
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("head.draft_vocab_size=400", "head.draft_vocab_size: 400, where that head has 8192"),
+        ("head.kind=eagle", "kind 'eagle3'"),
+        ("start_from=nowhere", "no such folder"),
+    ],
+)
+def test_a_run_takes_the_sizes_of_the_head_that_it_starts_from(tmp_path, setting, message):
+    spec = tmp_path / "further.yaml"
+    spec.write_text(FURTHER.format(head=SHIPPED / "eagle3"))
+    app = typer.Typer()
+    train.register(app)
+    result = CliRunner().invoke(app, ["train", str(spec), "--set", setting])
+    assert message in str(result.exception) + result.output
 
 
 @pytest.mark.slow
