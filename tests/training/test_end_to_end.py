@@ -48,7 +48,7 @@ validate_every: 3
 
 FURTHER = """
 name: further
-target: {use: builtin}
+target: {{use: builtin}}
 features: features
 output: run
 start_from: {head}
