@@ -1,0 +1,86 @@
+"""The pytest plug-in and the example of continuous integration, run by a pytest of their own."""
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent.parent
+EXAMPLE = ROOT / "examples" / "continuous_integration"
+PLUGIN = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["pytest11"]["specdec"]
+
+VERDICTS = """
+def plain_p_after_rejection(p, q, drafts, uniforms):
+    if next(uniforms) < p[0][drafts[0]] / q[0][drafts[0]]:
+        return 1, uniforms.choose(p[1])
+    return 0, uniforms.choose(p[0])
+
+
+def never_drafts(ids, n, seed):
+    from specdec.testing import DraftedStep, InstrumentedAnswer
+
+    return InstrumentedAnswer([0] * n, [DraftedStep([], 0, 0)] * n)
+
+
+SURE = {"use": "tabular", "vocab": 3, "rows": {"*": [1, 0, 0]}}
+
+
+def test_wrong(assert_rule_lossless):
+    assert_rule_lossless(plain_p_after_rejection, count=1, models=2)
+
+
+def test_idle(assert_lossless):
+    assert_lossless(never_drafts, target=SURE, seconds=0.1)
+
+
+def test_idle_but_skipped(assert_lossless):
+    assert_lossless(f"{__name__}:never_drafts", target=SURE, seconds=0.1, inconclusive="skip")
+"""
+
+
+def run_pytest(folder, *arguments):
+    """A run with the plug-in, whether it is installed or not."""
+    summary = folder / "summary.md"
+    environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "GITHUB_STEP_SUMMARY": str(summary)}
+    environment["PYTHONPATH"] = str(ROOT)
+    command = [sys.executable, "-m", "pytest", "-p", PLUGIN, "-rs", *arguments]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    return done, summary.read_text() if summary.exists() else ""
+
+
+@pytest.mark.slow
+def test_the_example_passes_and_its_workflow_runs_it(tmp_path):
+    source = (EXAMPLE / "test_losslessness.py").read_text()
+    assert source.count("seconds=20") == 1
+    (tmp_path / "test_losslessness.py").write_text(source.replace("seconds=20", "seconds=1, inconclusive='pass'"))
+    done, summary = run_pytest(tmp_path, "test_losslessness.py")
+    assert done.returncode == 0, done.stdout
+    assert "PROVED       rejection_sampling (test_losslessness.py::test_our_rule" in done.stdout
+    assert "Generating (test_losslessness.py::test_our_engine" in done.stdout
+    assert "| proved | `rejection_sampling` | lossless on 16 pairs" in summary
+    workflow = yaml.safe_load((EXAMPLE / "losslessness.yml").read_text())
+    steps = workflow["jobs"]["losslessness"]["steps"]
+    assert any("pytest test_losslessness.py" in step.get("run", "") for step in steps)
+
+
+@pytest.mark.slow
+def test_refuted_and_inconclusive_verdicts_fail_the_test_unless_it_says_otherwise(tmp_path):
+    (tmp_path / "test_verdicts.py").write_text(VERDICTS)
+    done, summary = run_pytest(tmp_path, "test_verdicts.py", f"--junit-xml={tmp_path}/found.xml")
+    assert done.returncode == 1
+    assert "1 skipped" in done.stdout
+    assert "2 failed" in done.stdout
+    assert "plain_p_after_rejection: refuted: total variation" in done.stdout
+    assert "never_drafts: inconclusive: nothing was drafted" in done.stdout
+    assert summary.count("| inconclusive |") == 2
+    assert (tmp_path / "found.xml").read_text().count('name="specdec"') == 3
+
+
+def test_the_plug_in_costs_nothing_until_a_fixture_is_used():
+    code = f"import sys, pytest\nbefore = set(sys.modules)\nimport {PLUGIN}\nprint(*sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) <= {"specdec", "specdec.integrations", PLUGIN}
