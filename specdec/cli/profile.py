@@ -14,7 +14,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from specdec.cli.output_files import claim_outputs
-from specdec.cli.terminal import Settings, Strategy, TargetModel, TrustRemoteCode, fail, guarded, print_table
+from specdec.cli.terminal import (
+    Settings,
+    Strategy,
+    TargetModel,
+    TemplateArguments,
+    TrustRemoteCode,
+    chat_format,
+    fail,
+    guarded,
+    print_table,
+)
 from specdec.compose import build, resolve
 from specdec.config.catalog import load_catalog
 from specdec.config.library import SUFFIXES, Catalog
@@ -145,32 +155,40 @@ def acceptance(
     target: TargetModel = None,
     trust: TrustRemoteCode = None,
     settings: Settings = None,
+    template_arg: TemplateArguments = None,
     plot: Plot = None,
 ) -> None:
     """By default every token of plain decoding's answers is a root, and drafts are followed along the answer."""
     from specdec.bench.prompts import Selection, read_questions
     from specdec.bench.provenance import provenance
-    from specdec.performance.acceptance_profile import write_acceptance
     from specdec.tree_search.acceptance_run import AcceptancePlan, check_measurable, first_turns, measure_acceptance
-    from specdec.tree_search.pictures import draw_acceptance
 
     claim_outputs(output, plot, inputs=prompts)
+    chat = chat_format(template_arg)
     questions, files = read_questions(prompts, Selection(count))
     catalog = load_catalog(trust_remote_code=trust)
     resolved = resolve(strategy, catalog, settings=settings, target=target)
     check_measurable(resolved.parts[Kind.DRAFTER].declares, resolved.parts[Kind.TREE].declares, own_steps=own_steps)
     decoder = _decoder(resolved, catalog)
     names = ", ".join(file.name for file in files)
-    asked = first_turns(questions, decoder.target.codec, decoder.target.facts)
+    asked = first_turns(questions, decoder.target.codec, decoder.target.facts, chat_format=chat)
     plan = AcceptancePlan(max_new_tokens, width, depth, own_steps, seed)
     source = f"{resolved.spec.name} on {len(asked)} questions of {names}"
     made = {**provenance(), **_facts(decoder), "spec": resolved.plain(), "max_new_tokens": max_new_tokens}
+    made |= {"chat_template_kwargs": dict(chat.arguments)} if chat.arguments else {}
     with progress_bar("answers", len(asked)) as step:
         measured = measure_acceptance(decoder, asked, plan, source=source, provenance=made, on_answer=step)
+    _write_acceptance(output, plot, measured)
+    _print_acceptance(measured)
+
+
+def _write_acceptance(output: Path, plot: Path | None, measured: "AcceptanceProfile") -> None:
+    from specdec.performance.acceptance_profile import write_acceptance
+    from specdec.tree_search.pictures import draw_acceptance
+
     write_acceptance(output, measured)
     if plot is not None:
         draw_acceptance(measured, plot)
-    _print_acceptance(measured)
 
 
 def _print_acceptance(profile: "AcceptanceProfile") -> None:

@@ -14,7 +14,9 @@ from specdec.cli.terminal import (
     Settings,
     Strategy,
     TargetModel,
+    TemplateArguments,
     TrustRemoteCode,
+    chat_format,
     guarded,
     hold,
     print_json,
@@ -29,6 +31,7 @@ from specdec.files.atomic import write_whole
 from specdec.files.locks import exclusive
 from specdec.interfaces.declarations import Guarantee, Kind
 from specdec.interfaces.parts import Verifier, build_part
+from specdec.interfaces.text_codec import ChatFormat
 
 if TYPE_CHECKING:
     from specdec.losslessness.rules.comparison import RuleComparison
@@ -112,6 +115,7 @@ def compare(
     target: TargetModel = None,
     trust: TrustRemoteCode = None,
     settings: Settings = None,
+    template_arg: TemplateArguments = None,
     json: Json = False,
 ) -> None:
     """The strategy decodes each prompt once, and every lossless rule that fits is given the draft of each step.
@@ -122,9 +126,10 @@ def compare(
     from specdec.losslessness.rules.table import csv_text, draw_rules, rule_rows
 
     _claim(csv, plot, prompts or [])
+    chat = chat_format(template_arg)
     catalog = load_catalog(trust_remote_code=trust)
     decoder = build(resolve(strategy, catalog, settings=settings, target=target), catalog)
-    asked = _prompts(decoder, prompts, count)
+    asked = _prompts(decoder, prompts, count, chat)
     with progress_bar("prompts", len(asked)) as step:
         found = compare_rules(
             decoder, _lossless_rules(catalog), asked, max_new_tokens=max_new_tokens, seed=seed, on_prompt=step
@@ -170,14 +175,15 @@ def _lossless_rules(catalog: Catalog) -> dict[str, Verifier]:
     return rules
 
 
-def _prompts(decoder: Decoder, files: list[Path] | None, count: int | None) -> list[list[int]]:
+def _prompts(decoder: Decoder, files: list[Path] | None, count: int | None, chat: ChatFormat) -> list[list[int]]:
     from specdec.bench.prompts import Selection, read_questions
     from specdec.losslessness.real_prompts import prompts_for
     from specdec.tree_search.acceptance_run import first_turns
 
     if not files:
-        return prompts_for(decoder.target)[:count]
-    return first_turns(read_questions(files, Selection(count))[0], decoder.target.codec, decoder.target.facts)
+        return prompts_for(decoder.target, chat_format=chat)[:count]
+    questions, _ = read_questions(files, Selection(count))
+    return first_turns(questions, decoder.target.codec, decoder.target.facts, chat_format=chat)
 
 
 def _print(name: str, found: "RuleComparison", rows: list["RuleRow"], bound: float | None, prompts: int) -> None:

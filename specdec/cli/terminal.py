@@ -21,6 +21,7 @@ from specdec.cli.output import unwritable
 from specdec.errors import SpecdecError, SpecdecWarning, SpecError
 from specdec.files.text_escapes import json_text, terminal_text
 from specdec.files.yaml_document import read_value
+from specdec.interfaces.text_codec import ChatFormat
 
 DEBUG = "SPECDEC_DEBUG"
 """Environment variable: 1 shows the traceback of an error."""
@@ -129,6 +130,11 @@ def template_arguments(given: Sequence[str] | None) -> dict[str, Any]:
             raise SpecError(f"--template-arg {setting}: expected KEY=VALUE, such as enable_thinking=false")
         arguments[name.strip()] = read_value(text, f"--template-arg {setting}")
     return arguments
+
+
+def chat_format(given: Sequence[str] | None) -> ChatFormat:
+    """How conversations are put to the chat template: with the variables of `--template-arg`. Raises SpecError."""
+    return ChatFormat(template_arguments(given))
 
 
 def fail(message: str) -> None:

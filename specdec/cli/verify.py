@@ -15,8 +15,19 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
 from specdec.cli import verify_options as options
-from specdec.cli.terminal import Json, Settings, TrustRemoteCode, fail, guarded, hold, print_json, print_table
-from specdec.cli.verify_callable import Foreign, check_one_named, verify_foreign
+from specdec.cli.terminal import (
+    Json,
+    Settings,
+    TemplateArguments,
+    TrustRemoteCode,
+    chat_format,
+    fail,
+    guarded,
+    hold,
+    print_json,
+    print_table,
+)
+from specdec.cli.verify_callable import Foreign, one_named, verify_foreign
 from specdec.cli.verify_options import WantedLevel
 from specdec.compose import resolve
 from specdec.config.catalog import load_catalog
@@ -24,6 +35,7 @@ from specdec.config.resolved_spec import ResolvedSpec
 from specdec.errors import SpecdecError, SpecError
 from specdec.files.locks import exclusive
 from specdec.interfaces.declarations import Kind
+from specdec.interfaces.text_codec import ChatFormat
 from specdec.losslessness.levels import Level, LevelResult, Progress, exit_code
 from specdec.losslessness.report_files import report_data, report_folder, write_report
 
@@ -52,6 +64,7 @@ def verify(
     vocab: options.Vocab = None,
     depth: options.Depth = None,
     models: options.Models = None,
+    template_arg: TemplateArguments = None,
     json: Json = False,
 ) -> None:
     """Exit 0: proved. Exit 1: refuted; a lossy strategy reports its distance and exits 0, as it claims nothing.
@@ -60,23 +73,33 @@ def verify(
     """
     from specdec.losslessness.suite import Wanted, verify_strategy
 
-    foreign = Foreign(function, peer, assistant)
-    check_one_named(strategy, foreign)
+    foreign = one_named(strategy, Foreign(function, peer, assistant))
     _check_sizes(level, budget, {"vocab": vocab, "depth": depth, "models": models}, None if strategy else foreign)
+    chat = _chat_format(template_arg, level, is_foreign=foreign.name is not None)
     catalog = load_catalog(trust_remote_code=trust)
     resolved = resolve(strategy or "plain", catalog, settings=settings, target=target)
     folder = None if report is None else _held_folder(report)
     name = foreign.name or resolved.spec.name
     with _progress(name) as progress:
         if foreign.name is not None:
-            found = verify_foreign(foreign, resolved, catalog, level, budget, seed, progress)
+            found = verify_foreign(foreign, resolved, catalog, level, budget, seed, chat, progress)
         else:
-            levels = list(Level) if level is WantedLevel.ALL else [Level(level.value)]
-            found = verify_strategy(resolved, catalog, Wanted(levels, budget, seed, vocab, depth, models), progress)
+            wanted = Wanted(_levels(level), budget, seed, vocab, depth, models, chat)
+            found = verify_strategy(resolved, catalog, wanted, progress)
     _print(name, resolved, found, seed, level, json=json)
-    if folder is not None:
-        _write_report(folder, name, resolved, found, seed, json=json)
+    _write_report(folder, name, resolved, found, seed, json=json)
     _leave(found)
+
+
+def _levels(level: WantedLevel) -> list[Level]:
+    return list(Level) if level is WantedLevel.ALL else [Level(level.value)]
+
+
+def _chat_format(given: list[str] | None, level: WantedLevel, *, is_foreign: bool) -> ChatFormat:
+    """Of the levels that ask the model. Raises SpecError where none of them is run."""
+    if given and level is WantedLevel.EXACT and not is_foreign:
+        raise SpecError("--template-arg: the stand-in models of level exact have no chat template; it needs another --level")
+    return chat_format(given)
 
 
 def _held_folder(report: Path) -> Path:
@@ -85,8 +108,12 @@ def _held_folder(report: Path) -> Path:
     return report_folder(report)
 
 
-def _write_report(folder: Path, name: str, resolved: ResolvedSpec, found: "Verification", seed: int, *, json: bool) -> None:
+def _write_report(
+    folder: Path | None, name: str, resolved: ResolvedSpec, found: "Verification", seed: int, *, json: bool
+) -> None:
     """The report's files, each named when it is written; on stderr, where stdout holds JSON."""
+    if folder is None:
+        return
     data = report_data(name, resolved.plain(), found.results, seed, found.fault_words)
     for file in write_report(folder, data, found.results):
         typer.echo(f"written: {file}", err=json)

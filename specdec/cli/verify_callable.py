@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from specdec.cli.verify_options import WantedLevel
@@ -10,6 +11,7 @@ from specdec.config.library import Catalog
 from specdec.config.resolved_spec import ResolvedSpec
 from specdec.errors import SpecError
 from specdec.interfaces.declarations import Kind
+from specdec.interfaces.text_codec import ChatFormat
 from specdec.losslessness.levels import SECONDS, Level, Progress
 
 if TYPE_CHECKING:
@@ -31,12 +33,13 @@ class Foreign:
         return self.function or self.peer
 
 
-def check_one_named(strategy: str | None, foreign: Foreign) -> None:
-    """Raise SpecError where not exactly one decoder is named, or a draft model for none."""
+def one_named(strategy: str | None, foreign: Foreign) -> Foreign:
+    """The foreign decoder. Raises SpecError where not exactly one decoder is named, or a draft model for none."""
     if sum(named is not None for named in (strategy, foreign.function, foreign.peer)) != 1:
         raise SpecError("verify: name a strategy, or a function with --callable, or an engine with --peer; one of them")
     if foreign.assistant is not None and foreign.peer is None:
         raise SpecError("--assistant: is the draft model of an engine named with --peer")
+    return foreign
 
 
 def verify_foreign(
@@ -46,6 +49,7 @@ def verify_foreign(
     level: WantedLevel,
     budget: float | None,
     seed: int,
+    chat: ChatFormat,
     progress: Callable[[Level], Progress],
 ) -> "Verification":
     """The level that the temperature calls for: near-ties at 0, the sampled one above."""
@@ -54,8 +58,8 @@ def verify_foreign(
 
     fitting = _fitting(resolved, level, "--callable" if foreign.peer is None else "--peer")
     seconds = SECONDS[fitting] if budget is None else budget
-    answering = _answering(foreign, resolved, catalog)
-    result = prove_callable(answering, resolved, catalog, seconds=seconds, seed=seed, progress=progress(fitting))
+    prove = partial(prove_callable, _answering(foreign, resolved, catalog), resolved, catalog, seed=seed, chat_format=chat)
+    result = prove(seconds=seconds, progress=progress(fitting))
     return Verification((result,))
 
 

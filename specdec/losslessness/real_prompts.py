@@ -7,9 +7,10 @@ from specdec.config.library import Catalog
 from specdec.config.resolved_spec import ResolvedSpec
 from specdec.config.resolver import check, read
 from specdec.decoding.prompts import encode
-from specdec.errors import TargetMismatch
+from specdec.errors import SpecError, TargetMismatch
 from specdec.interfaces.declarations import Kind
 from specdec.interfaces.parts import Target
+from specdec.interfaces.text_codec import PLAIN_CHAT, ChatFormat
 from specdec.sampling.keyed_noise import mix
 
 QUESTIONS = (
@@ -35,26 +36,32 @@ WITHOUT_TOKENIZER = 8
 """Tokens of a prompt for a target that has no tokenizer."""
 
 
-def prompts_for(target: Target, count: int = len(QUESTIONS)) -> list[list[int]]:
-    """Ids of so many prompts: by the chat template where there is one, as plain text, or arbitrary ids without a tokenizer."""
-    return [_prompt(target, number) for number in range(count)]
+def prompts_for(target: Target, count: int = len(QUESTIONS), *, chat_format: ChatFormat = PLAIN_CHAT) -> list[list[int]]:
+    """Ids of so many prompts: by the chat template where there is one, as plain text, or arbitrary ids without a tokenizer.
+
+    Raises SpecError or TargetMismatch for arguments of a chat template where there is none that reads them.
+    """
+    if target.codec is None and chat_format.arguments:
+        raise SpecError("chat_template_kwargs: this target has no tokenizer, and so no chat template")
+    return [_prompt(target, number, chat_format) for number in range(count)]
 
 
-def _prompt(target: Target, number: int) -> list[int]:
+def _prompt(target: Target, number: int, chat_format: ChatFormat) -> list[int]:
     codec, facts = target.codec, target.facts
-    if codec is None or facts.vocab_size < 256:
+    if codec is None or (facts.vocab_size < 256 and not chat_format.arguments):
         known = range(min(facts.vocab_size, 1 << 16))
         usable = [token for token in known if token not in facts.stop_ids] or known
         length = WITHOUT_TOKENIZER if facts.max_positions is None else max(1, min(WITHOUT_TOKENIZER, facts.max_positions // 4))
         return [usable[mix(number, place, 41) % len(usable)] for place in range(length)]
-    return _encoded(target, QUESTIONS[number % len(QUESTIONS)])
+    return _encoded(target, QUESTIONS[number % len(QUESTIONS)], chat_format)
 
 
-def _encoded(target: Target, question: str) -> list[int]:
-
+def _encoded(target: Target, question: str, chat_format: ChatFormat) -> list[int]:
     try:
-        return encode([{"role": "user", "content": question}], target.codec)
+        return encode([{"role": "user", "content": question}], target.codec, chat_format)
     except TargetMismatch:
+        if chat_format.arguments:
+            raise
         return encode(question, target.codec)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from specdec.config.library import Catalog
 from specdec.config.resolved_spec import ResolvedSpec
 from specdec.errors import SpecdecError
+from specdec.interfaces.text_codec import PLAIN_CHAT, ChatFormat
 from specdec.losslessness.bitwise.level import prove_bitwise
 from specdec.losslessness.exact.level import prove_exact
 from specdec.losslessness.levels import SECONDS, Level, LevelResult, Progress
@@ -15,7 +16,10 @@ from specdec.losslessness.sampled.level import prove_sampled
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is asked for. budget: seconds, over all levels; None: SECONDS. vocab_size, depth, models: of the exact level."""
+    """What is asked for. budget: seconds, over all levels; None: SECONDS. vocab_size, depth, models: of the exact level.
+
+    chat_format: how the prompts of the other levels are put to the chat template.
+    """
 
     levels: Sequence[Level]
     budget: float | None = None
@@ -23,6 +27,7 @@ class Wanted:
     vocab_size: int | None = None
     depth: int | None = None
     models: int | None = None
+    chat_format: ChatFormat = PLAIN_CHAT
 
     def seconds(self, level: Level) -> float:
         """Of one level."""
@@ -72,8 +77,5 @@ def _run(level: Level, resolved: ResolvedSpec, catalog: Catalog, wanted: Wanted,
             models=wanted.models,
             progress=progress,
         )
-    if level is Level.BITWISE:
-        return prove_bitwise(resolved, catalog, seconds=seconds, seed=seed, progress=progress)
-    if level is Level.RUNTIME:
-        return prove_runtime(resolved, catalog, seconds=seconds, seed=seed, progress=progress)
-    return prove_sampled(resolved, catalog, seconds=seconds, seed=seed, progress=progress)
+    prove = {Level.BITWISE: prove_bitwise, Level.RUNTIME: prove_runtime, Level.SAMPLED: prove_sampled}[level]
+    return prove(resolved, catalog, seconds=seconds, seed=seed, progress=progress, chat_format=wanted.chat_format)

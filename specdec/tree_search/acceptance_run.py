@@ -11,7 +11,7 @@ from specdec.decoding.decoder import Decoder
 from specdec.errors import SpecError
 from specdec.interfaces.declarations import BuilderDeclaration, DrafterDeclaration
 from specdec.interfaces.results import TargetFacts
-from specdec.interfaces.text_codec import TextCodec
+from specdec.interfaces.text_codec import PLAIN_CHAT, ChatFormat, TextCodec
 from specdec.performance.acceptance_profile import DIGITS, AcceptanceProfile, counts, encoded
 from specdec.sampling.keyed_noise import request_key
 from specdec.tree_search.acceptance_probe import Listener, Offers, Probe, StepCounts, Trials
@@ -72,7 +72,12 @@ def measure_acceptance(
 
 
 def first_turns(
-    questions: Sequence[Question], codec: TextCodec | None, facts: TargetFacts | None = None, *, room: int = 1
+    questions: Sequence[Question],
+    codec: TextCodec | None,
+    facts: TargetFacts | None = None,
+    *,
+    room: int = 1,
+    chat_format: ChatFormat = PLAIN_CHAT,
 ) -> list[list[int]]:
     """The ids of each question's first turn; by the chat template, where there is one.
 
@@ -81,7 +86,7 @@ def first_turns(
     Raises:
         SpecError: Where no question fits, and for one that cannot be read.
     """
-    prompter = Prompter(codec, chat=None)
+    prompter = Prompter(codec, chat=None, chat_format=chat_format)
     prompts = [(question, list(prompter.ids(question, ()))) for question in questions]
     fitting = [ids for question, ids in prompts if facts is None or has_room(question, len(ids), room, facts)]
     if not fitting:

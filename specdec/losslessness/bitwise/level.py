@@ -13,6 +13,7 @@ from specdec.decoding.decoder import Decoder
 from specdec.errors import SpecdecError, TargetMismatch
 from specdec.interfaces.declarations import Guarantee, Kind
 from specdec.interfaces.results import Generation
+from specdec.interfaces.text_codec import PLAIN_CHAT, ChatFormat
 from specdec.losslessness.levels import Level, LevelResult, Outcome, Progress
 from specdec.losslessness.real_prompts import prompts_for, room
 from specdec.losslessness.runtime.near_ties import greedy
@@ -56,7 +57,15 @@ class Compared:
     differences: list[Difference] = field(default_factory=list)
 
 
-def prove_bitwise(resolved: ResolvedSpec, catalog: Catalog, *, seconds: float, seed: int, progress: Progress) -> LevelResult:
+def prove_bitwise(
+    resolved: ResolvedSpec,
+    catalog: Catalog,
+    *,
+    seconds: float,
+    seed: int,
+    progress: Progress,
+    chat_format: ChatFormat = PLAIN_CHAT,
+) -> LevelResult:
     """Run the strategy and plain decoding on one target in bitwise mode, greedy and (under `match`) seeded, also in batches.
 
     A target without the mode, or one that refuses it on this machine, is inconclusive with its reason.
@@ -68,8 +77,9 @@ def prove_bitwise(resolved: ResolvedSpec, catalog: Catalog, *, seconds: float, s
     except SpecdecError as error:
         reason = f"the mode is refused: {' '.join(str(error).split())}"
         return LevelResult(Level.BITWISE, Outcome.INCONCLUSIVE, reason, facts={"refused": reason}, seconds=_since(began))
+    prompts = prompts_for(decoder.target, chat_format=chat_format)
     compared = Compared()
-    for done, words in _compare(resolved, decoder, plain, compared, began, seconds, seed):
+    for done, words in _compare(resolved, decoder, plain, prompts, compared, began, seconds, seed):
         progress(min(1.0, done), words)
     return _judged(resolved, decoder, compared, _since(began), seed)
 
@@ -94,10 +104,16 @@ def _decoders(resolved: ResolvedSpec, catalog: Catalog) -> tuple[Decoder, Decode
 
 
 def _compare(
-    resolved: ResolvedSpec, decoder: Decoder, plain: Decoder, compared: Compared, began: float, seconds: float, seed: int
+    resolved: ResolvedSpec,
+    decoder: Decoder,
+    plain: Decoder,
+    prompts: Sequence[list[int]],
+    compared: Compared,
+    began: float,
+    seconds: float,
+    seed: int,
 ) -> Iterator[tuple[float, str]]:
     """Prompt after prompt, all modes of each, until the time is over; two prompts' modes at least."""
-    prompts = prompts_for(decoder.target)
     size = room(decoder.target, prompts, ANSWER_TOKENS)
     modes = list(_modes(resolved, decoder))
     round_size = BATCHES[-1]

@@ -20,7 +20,7 @@ PROMPTS = 4
 def judge_distribution(trial: Trial) -> LevelResult:
     """The sampled level. Raises PluginError."""
     decoder = trial.decoder
-    prompts = prompts_for(decoder.target, PROMPTS)
+    prompts = prompts_for(decoder.target, PROMPTS, chat_format=trial.chat_format)
     size = room(decoder.target, prompts, ANSWER_TOKENS)
     proof = Answers(trial.answering, decoder, trial.reference, trial.seed, prompts, size)
     while size > 0 and not (proof.calls and trial.is_over):

@@ -5,6 +5,7 @@ import time
 from specdec.compose import build
 from specdec.config.library import Catalog
 from specdec.config.resolved_spec import ResolvedSpec
+from specdec.interfaces.text_codec import PLAIN_CHAT, ChatFormat
 from specdec.losslessness.external.callables import Answering
 from specdec.losslessness.external.distribution import judge_distribution
 from specdec.losslessness.external.near_ties import judge_ties
@@ -15,7 +16,14 @@ from specdec.losslessness.reference_model import reference_for
 
 
 def prove_callable(
-    answering: Answering, resolved: ResolvedSpec, catalog: Catalog, *, seconds: float, seed: int, progress: Progress
+    answering: Answering,
+    resolved: ResolvedSpec,
+    catalog: Catalog,
+    *,
+    seconds: float,
+    seed: int,
+    progress: Progress,
+    chat_format: ChatFormat = PLAIN_CHAT,
 ) -> LevelResult:
     """The near-tie level at temperature 0, the sampled level above, against the target in float32.
 
@@ -27,4 +35,4 @@ def prove_callable(
     decoder = build(exact, catalog)
     reference = reference_for(exact, decoder.target)
     judge = judge_distribution if decoder.sampling.temperature else judge_ties
-    return judge(Trial(answering, decoder, reference, seed, began, seconds, progress))
+    return judge(Trial(answering, decoder, reference, seed, began, seconds, progress, chat_format))

@@ -43,7 +43,7 @@ class _Drafts:
 def judge_ties(trial: Trial) -> LevelResult:
     """Gaps of the answers in one plain float32 forward; the width noise is that of the target on the first answer."""
     decoder, seed = trial.decoder, trial.seed
-    prompts = prompts_for(decoder.target)
+    prompts = prompts_for(decoder.target, chat_format=trial.chat_format)
     size = room(decoder.target, prompts, ANSWER_TOKENS)
     ledger, noise, drafts, facts = Ledger(), Noise(), _Drafts(), decoder.target.facts
     for number, prompt in enumerate(prompts if size > 0 else []):

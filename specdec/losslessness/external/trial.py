@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass
 
 from specdec.decoding.decoder import Decoder
+from specdec.interfaces.text_codec import PLAIN_CHAT, ChatFormat
 from specdec.losslessness.external.callables import Answering
 from specdec.losslessness.levels import Progress
 from specdec.losslessness.reference_model import Reference
@@ -11,7 +12,10 @@ from specdec.losslessness.reference_model import Reference
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trial:
-    """answering: the callable under test. decoder: plain decoding of its target. began: by `time.monotonic`; loading counts."""
+    """answering: the callable under test. decoder: plain decoding of its target. began: by `time.monotonic`; loading counts.
+
+    chat_format: how prompts are put to the chat template.
+    """
 
     answering: Answering
     decoder: Decoder
@@ -20,6 +24,7 @@ class Trial:
     began: float
     seconds: float
     progress: Progress
+    chat_format: ChatFormat = PLAIN_CHAT
 
     @property
     def elapsed(self) -> float:

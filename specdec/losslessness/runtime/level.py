@@ -9,6 +9,7 @@ from specdec.config.resolved_spec import ResolvedSpec
 from specdec.decoding.decoder import Decoder
 from specdec.errors import NumericsError
 from specdec.interfaces.declarations import Kind
+from specdec.interfaces.text_codec import PLAIN_CHAT, ChatFormat
 from specdec.losslessness.levels import LevelResult, Progress
 from specdec.losslessness.real_prompts import prompts_for, replanned, room
 from specdec.losslessness.reference_model import Reference, reference_for
@@ -46,6 +47,7 @@ class RuntimeProof:
     decoder: Decoder
     reference: Reference
     seed: int
+    chat_format: ChatFormat = PLAIN_CHAT
     noise: Noise = field(default_factory=Noise)
     trees: TreeDifferences = field(default_factory=TreeDifferences)
     ledger: Ledger = field(default_factory=Ledger)
@@ -131,7 +133,15 @@ class RuntimeProof:
         return found
 
 
-def prove_runtime(resolved: ResolvedSpec, catalog: Catalog, *, seconds: float, seed: int, progress: Progress) -> LevelResult:
+def prove_runtime(
+    resolved: ResolvedSpec,
+    catalog: Catalog,
+    *,
+    seconds: float,
+    seed: int,
+    progress: Progress,
+    chat_format: ChatFormat = PLAIN_CHAT,
+) -> LevelResult:
     """Check the target in float32 where it has a dtype, and measure the strategy's own dtype beside it.
 
     Raises SpecdecError where a model cannot be loaded or a part fails.
@@ -141,24 +151,24 @@ def prove_runtime(resolved: ResolvedSpec, catalog: Catalog, *, seconds: float, s
     rounded = own if own not in EXACT_TYPES else None
     share = 0.7 if rounded else 1.0
     progress(0.0, "loading the model")
-    proof = _proof(resolved, catalog, "float32" if own not in EXACT_TYPES else own, seed)
+    proof = _proof(resolved, catalog, "float32" if own not in EXACT_TYPES else own, seed, chat_format)
     _run(proof, began, share * seconds, lambda done, words: progress(done * share, words))
     beside = None
     if rounded is not None and not proof.faults():
-        beside = _proof(resolved, catalog, rounded, seed)
+        beside = _proof(resolved, catalog, rounded, seed, chat_format)
         _fill_ledger(beside, began, seconds, lambda done, words: progress(done, f"{rounded}: {words}"))
     return judged(proof, beside, time.monotonic() - began)
 
 
-def _proof(resolved: ResolvedSpec, catalog: Catalog, dtype: str, seed: int) -> RuntimeProof:
+def _proof(resolved: ResolvedSpec, catalog: Catalog, dtype: str, seed: int, chat_format: ChatFormat) -> RuntimeProof:
     cold = greedy(resolved.spec.sampling).model_dump(mode="json", exclude_none=True)
     runnable = replanned(resolved, catalog, dtype=dtype, sampling=cold)
     decoder = build(runnable, catalog)
-    return RuntimeProof(runnable, decoder, reference_for(runnable, decoder.target, dtype=dtype), seed)
+    return RuntimeProof(runnable, decoder, reference_for(runnable, decoder.target, dtype=dtype), seed, chat_format)
 
 
 def _run(proof: RuntimeProof, began: float, seconds: float, progress: Progress) -> None:
-    prompts = prompts_for(proof.decoder.target)
+    prompts = prompts_for(proof.decoder.target, chat_format=proof.chat_format)
     size = room(proof.decoder.target, prompts, ANSWER_TOKENS)
     if size < 1:
         return
@@ -180,7 +190,7 @@ def _prefixes(prompts: list[list[int]], number: int) -> list[list[int]]:
 
 
 def _fill_ledger(proof: RuntimeProof, began: float, seconds: float, progress: Progress) -> None:
-    prompts = prompts_for(proof.decoder.target)
+    prompts = prompts_for(proof.decoder.target, chat_format=proof.chat_format)
     size, number = room(proof.decoder.target, prompts, ANSWER_TOKENS), 0
     while size > 0 and number < len(prompts) and (number == 0 or time.monotonic() - began < seconds):
         for prompt, tokens in proof.answer(prompts[number : number + BATCH], size):

@@ -7,6 +7,7 @@ from specdec.compose import build
 from specdec.config.library import Catalog
 from specdec.config.resolved_spec import ResolvedSpec
 from specdec.interfaces.declarations import Gives, Guarantee, Kind
+from specdec.interfaces.text_codec import PLAIN_CHAT, ChatFormat
 from specdec.losslessness.levels import LevelResult, Progress
 from specdec.losslessness.real_prompts import prompts_for, replanned, room
 from specdec.losslessness.reference_model import reference_for
@@ -107,7 +108,15 @@ class SampledProof:
                 break
 
 
-def prove_sampled(resolved: ResolvedSpec, catalog: Catalog, *, seconds: float, seed: int, progress: Progress) -> LevelResult:
+def prove_sampled(
+    resolved: ResolvedSpec,
+    catalog: Catalog,
+    *,
+    seconds: float,
+    seed: int,
+    progress: Progress,
+    chat_format: ChatFormat = PLAIN_CHAT,
+) -> LevelResult:
     """Hold the tokens of the strategy against one plain float32 forward of its target.
 
     The strategy runs in float32 where its target can, and at temperature 1 where it is greedy (greedy decoding is the runtime
@@ -118,7 +127,7 @@ def prove_sampled(resolved: ResolvedSpec, catalog: Catalog, *, seconds: float, s
     hot = warm(resolved, catalog)
     decoder = build(hot, catalog)
     reference = reference_for(hot, decoder.target)
-    prompts = prompts_for(decoder.target)
+    prompts = prompts_for(decoder.target, chat_format=chat_format)
     proof = SampledProof(hot, seconds, seed, progress, LongRuns(decoder, reference, prompts, seed))
     proof._began = began
     return replace(proof.run(), seconds=time.monotonic() - began)
