@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from safetensors import SafetensorError
 from torch import Tensor
@@ -24,17 +24,18 @@ from specdec.targets.context import Context, context_of
 from specdec.targets.model_call import ModelCall
 from specdec.training.conversations import Conversation, encode, is_held_out, numbered_messages, shuffled
 from specdec.training.dataset import spoken_counts
-from specdec.training.features import FeaturePlan, fingerprint, read_shard, shard_fault, write_shard
+from specdec.training.features import FeaturePlan, fingerprint, other_split, read_shard, shard_fault, write_shard
 from specdec.training.loss_mask import LossMask
 from specdec.training.spec import DataSpec, SourceSpec
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedShard:
-    """A shard, whether it is there or not."""
+    """A shard, whether it is there or not. split: what says which conversations of its source are in it."""
 
     path: Path
     conversations: tuple[Conversation, ...]
+    split: Mapping[str, Any]
 
     @property
     def tokens(self) -> int:
@@ -91,6 +92,14 @@ def _conversations(
     return found, left_out
 
 
+def _split(source: SourceSpec, data: DataSpec, seed: int) -> dict[str, Any]:
+    """As JSON data, by the keys of a training spec."""
+    keys = {"held_out_share", "held_out_at_most", "tokens_per_shard", "chat_template_kwargs"}
+    whole = data.model_dump(mode="json", include=keys)
+    own = source.model_dump(mode="json", include={"max_tokens", "temperature"})
+    return {"data_seed": seed, "path": str(source.path.absolute()), **own, **whole}
+
+
 def _room(source: SourceSpec, context: Context) -> int:
     """Tokens at which conversations are cut."""
     return source.max_tokens if context.max_positions is None else min(source.max_tokens, context.max_positions)
@@ -126,11 +135,11 @@ class FeatureStore:
             found, left_out = _conversations(name, source, mask, data, _room(source, context))
             _warn_of_context(name, source, found, context)
             self.left_out |= {name: left_out} if left_out else {}
-            conversations = shuffled(found, seed)
+            conversations, split = shuffled(found, seed), _split(source, data, seed)
             held = [c for c in conversations if is_held_out(c.key, data.held_out_share)]
             rest = [c for c in conversations if not is_held_out(c.key, data.held_out_share)]
-            self._planned[name] = self._shards(name, rest)
-            self._planned[f"{name}-held"] = self._shards(f"{name}-held", held[: data.held_out_at_most])
+            self._planned[name] = self._shards(name, rest, split)
+            self._planned[f"{name}-held"] = self._shards(f"{name}-held", held[: data.held_out_at_most], split)
         self._check_split()
 
     def _check_split(self) -> None:
@@ -150,7 +159,7 @@ class FeatureStore:
                 "data.held_out_share would work"
             )
 
-    def _shards(self, part: str, conversations: Sequence[Conversation]) -> list[PlannedShard]:
+    def _shards(self, part: str, conversations: Sequence[Conversation], split: Mapping[str, Any]) -> list[PlannedShard]:
         groups: list[list[Conversation]] = []
         size = self.data.tokens_per_shard
         for conversation in conversations:
@@ -159,7 +168,7 @@ class FeatureStore:
                 size = 0
             groups[-1].append(conversation)
             size += len(conversation.token_ids)
-        return [PlannedShard(self.folder / f"{part}-{i:04d}.safetensors", tuple(group)) for i, group in enumerate(groups)]
+        return [PlannedShard(self.folder / f"{part}-{i:04d}.safetensors", tuple(some), split) for i, some in enumerate(groups)]
 
     def present(self, part: str) -> list[Path]:
         """The finished shards of a part, in order."""
@@ -191,7 +200,7 @@ class FeatureStore:
                 if tokens is not None and written >= tokens:
                     break
                 started = time.monotonic()
-                write_shard(self._call, shard.conversations, self._plan, shard.path)
+                write_shard(self._call, shard.conversations, self._plan, shard.path, shard.split)
                 self._tokens_per_second = shard.tokens / (time.monotonic() - started)
                 written += shard.tokens
         return written
@@ -217,20 +226,23 @@ class FeatureStore:
     def _is_there(self, shard: PlannedShard) -> bool:
         """Whether the file holds these very conversations; what belongs to a source that has changed is computed anew.
 
-        Raises SpecError for the right conversations with features of another plan or target: they are not overwritten.
+        Raises SpecError for what is another run's and is not overwritten: the right conversations with features of another plan
+        or target, and others because that run chooses them otherwise.
         """
         if not is_file(shard.path):
             return False
         try:
             there = read_shard(shard.path, ("token_ids", "spoken"))
             if there["token_ids"].tolist() != shard.token_ids or there["spoken"].tolist() != shard.spoken:
-                return False
+                others = other_split(shard.path, shard.split)
+                return False if not others else self._refuse(shard.path, f"it is of a run with {'; '.join(others)}")
             fault = shard_fault(shard.path, self._plan, self._call.hidden_size, self._target)
         except SafetensorError:
             return False
-        if fault is not None:
-            raise SpecError(f"{shard.path} does not serve this run: {fault}; another folder of features would work")
-        return True
+        return True if fault is None else self._refuse(shard.path, fault)
+
+    def _refuse(self, path: Path, fault: str) -> NoReturn:
+        raise SpecError(f"{path} does not serve this run: {fault}; another folder of features would work")
 
     def _of(self, part: str) -> list[PlannedShard]:
         if part not in self._planned:

@@ -7,9 +7,10 @@ A shard is a safetensors file with the conversations end to end: `token_ids`, `s
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -42,8 +43,17 @@ class FeaturePlan:
 
 
 @torch.inference_mode()
-def write_shard(call: ModelCall, conversations: Sequence[Conversation], plan: FeaturePlan, path: Path) -> None:
-    """Run the target over the conversations and write one shard. The file appears only once it is whole."""
+def write_shard(
+    call: ModelCall,
+    conversations: Sequence[Conversation],
+    plan: FeaturePlan,
+    path: Path,
+    split: Mapping[str, Any] | None = None,
+) -> None:
+    """Run the target over the conversations and write one shard. The file appears only once it is whole.
+
+    split: what says which conversations of a source are in which shard.
+    """
     by_place: dict[int, dict[str, Tensor]] = {}
     for places in length_batches([len(c.token_ids) for c in conversations], plan.tokens_per_forward):
         for place, tensors in zip(places, _forward(call, [conversations[p] for p in places], plan), strict=True):
@@ -51,7 +61,7 @@ def write_shard(call: ModelCall, conversations: Sequence[Conversation], plan: Fe
     columns = [by_place[place] for place in range(len(conversations))]
     shard = {name: torch.cat([column[name] for column in columns]) for name in columns[0]}
     shard["lengths"] = torch.tensor([len(c.token_ids) for c in conversations], dtype=torch.int32)
-    metadata = {"plan": json.dumps({**asdict(plan), "target": fingerprint(call)})}
+    metadata = {"plan": json.dumps({**asdict(plan), "target": fingerprint(call), "split": split})}
     with whole_file(path) as scratch:
         save_file(shard, scratch, metadata=metadata)
 
@@ -90,6 +100,13 @@ def shard_fault(path: Path, plan: FeaturePlan, hidden_size: int | None, target: 
     if size != hidden_size or made.get("target", target) != target:
         return "it was computed by another target, or in another dtype"
     return None
+
+
+def other_split(path: Path, split: Mapping[str, Any]) -> list[str]:
+    """How a shard's conversations were chosen otherwise than by `split`; nothing for a shard that does not say."""
+    with safe_open(path, framework="pt") as file:
+        made = json.loads(file.metadata()["plan"]).get("split") or split
+    return [f"{key} {made[key]}, not {value}" for key, value in split.items() if made.get(key, value) != value]
 
 
 def fingerprint(call: ModelCall) -> str:

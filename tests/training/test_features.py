@@ -188,6 +188,35 @@ def test_a_shard_of_a_source_that_has_changed_is_not_taken_for_the_new_one(store
     assert store().present("talks") == []
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"seed": 1}, "data_seed 0, not 1"),
+        ({"tokens_per_shard": 50}, "tokens_per_shard 200, not 50"),
+        ({"source": {"max_tokens": 12}}, r"max_tokens \d+, not 12"),
+        ({"held_out_share": 0.5}, r"held_out_share 0\.2, not 0\.5"),
+    ],
+)
+def test_runs_that_choose_conversations_otherwise_do_not_overwrite_each_others_features(store, changes, words):
+    store().write(["talks"])
+    before = {path: path.read_bytes() for path in store().present("talks")}
+    wanted = rf"shards/talks-0000\.safetensors does not serve this run: it is of a run with {words}; another folder"
+    with pytest.raises(SpecError, match=wanted):
+        store(**changes).write(["talks"])
+    assert {path: path.read_bytes() for path in store().present("talks")} == before
+    assert store(**changes, folder="others").write(["talks"])
+
+
+def test_features_that_do_not_say_how_they_were_chosen_are_computed_anew_as_before(store):
+    store().write(["talks"], tokens=1)
+    (path,) = store().present("talks")
+    plan = json.loads(safe_open(path, framework="pt").metadata()["plan"])
+    del plan["split"]
+    save_file(read_shard(path), path, metadata={"plan": json.dumps(plan)})
+    assert store().present("talks") == [path]
+    assert store(seed=1).write(["talks"], tokens=1)
+
+
 def test_an_unknown_part_is_named(store):
     with pytest.raises(SpecError, match="talks-held"):
         store().present("tlaks")
@@ -302,8 +331,8 @@ def test_an_epoch_adds_what_it_is_to_have_and_asked_again_adds_nothing(store):
     assert 250 <= grown[0] < 250 + 100
     assert 400 <= grown[2] < 400 + 100
     assert grown[0] == grown[1] < grown[2] == grown[3] < grown[4]
-    store().grow(0)
-    assert store().cost(["talks"]).tokens == 0
+    store(tokens_per_shard=60).grow(0)
+    assert store(tokens_per_shard=60).cost(["talks"]).tokens == 0
 
 
 @pytest.mark.parametrize(
