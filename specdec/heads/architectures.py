@@ -5,15 +5,21 @@ from typing import Literal, TypeAlias
 from specdec.heads.config import HeadConfig
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
+from specdec.heads.hydra import HydraConfig, HydraHead
 from specdec.heads.medusa import MedusaConfig, MedusaHead
 
-Kind: TypeAlias = Literal["eagle", "eagle3", "medusa"]
+Kind: TypeAlias = Literal["eagle", "eagle3", "medusa", "hydra"]
 
-AnyConfig: TypeAlias = HeadConfig | MedusaConfig
+DepthConfig: TypeAlias = MedusaConfig | HydraConfig
+"""Of architectures with one head for each depth of a draft."""
 
-AnyHead: TypeAlias = EagleHead | EagleHead3 | MedusaHead
+AnyConfig: TypeAlias = HeadConfig | DepthConfig
 
-CONFIGS: dict[str, type[MedusaConfig]] = {"medusa": MedusaConfig}
+DepthHead: TypeAlias = MedusaHead | HydraHead
+
+AnyHead: TypeAlias = EagleHead | EagleHead3 | DepthHead
+
+CONFIGS: dict[str, type[DepthConfig]] = {"medusa": MedusaConfig, "hydra": HydraConfig}
 """By `kind`, as config.json names it; EAGLE's name none."""
 
 
@@ -24,6 +30,8 @@ def new_head(config: AnyConfig) -> AnyHead:
     """
     if isinstance(config, MedusaConfig):
         return MedusaHead(config)
+    if isinstance(config, HydraConfig):
+        return HydraHead(config)
     return EagleHead3(config) if config.layers else EagleHead(config)
 
 

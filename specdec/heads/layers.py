@@ -15,7 +15,7 @@ CacheUpdate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class RmsNorm(nn.Module):
-    """Root-mean-square norm in float32."""
+    """Root-mean-square norm, in float32 or wider."""
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class RmsNorm(nn.Module):
         self.eps = eps
 
     def forward(self, states: Tensor) -> Tensor:
-        wide = states.float()
+        wide = states if states.dtype == torch.float64 else states.float()
         scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
         return self.weight * (wide * scale).to(self.weight.dtype)
 

@@ -10,11 +10,10 @@ from torch import Tensor
 from specdec.errors import CheckpointError, TargetMismatch
 from specdec.heads.loading import LoadedHead, name_of
 from specdec.heads.medusa import MedusaHead
-from specdec.heads.shared_weights import LmHead, lm_head_of
+from specdec.heads.shared_weights import LmHead, lm_heads_by_depth
 from specdec.interfaces.parts import DraftSession
 from specdec.interfaces.proposals import Distributions, DraftStart, Frontier, Proposal
 from specdec.interfaces.results import Committed, HiddenStates, Scored
-from specdec.nn.packed_linear import linear
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,10 +53,7 @@ def ready_medusa(loaded: LoadedHead) -> DraftingMedusa:
     checkpoint, head = loaded.checkpoint, loaded.checkpoint.head
     if not isinstance(head, MedusaHead):
         raise CheckpointError(f"the head is of kind '{checkpoint.config.kind}'; drafter '{checkpoint.config.kind}' would work")
-    if not head.own_lm_heads:
-        lm_heads: tuple[LmHead, ...] = (lm_head_of(checkpoint, loaded.target, loaded.device),)
-    else:
-        lm_heads = tuple(linear(own.weight.detach()) for own in head.own_lm_heads)
+    lm_heads = lm_heads_by_depth(checkpoint, loaded.target, loaded.device, head.own_lm_heads)
     return DraftingMedusa(head, lm_heads, checkpoint.draft_ids, loaded.dtype, loaded.device, name_of(loaded.folder))
 
 

@@ -5,9 +5,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specdec.interfaces.proposals import Frontier
+from specdec.interfaces.proposals import DraftStart, Frontier
 from specdec.nn.tree_mask import RowNodes
 from specdec.trees.draft_tree import TreeSketch
+
+
+def same_prompt(first: DraftStart, second: DraftStart) -> bool:
+    """Whether two sequences are samples of one prompt, so that one prefill serves both."""
+    return first.hidden is second.hidden and first.prompt == second.prompt
 
 
 class SequenceDraft:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from specdec.errors import TargetMismatch
 from specdec.heads.fused_head import FusedHead
-from specdec.heads.sequence import SequenceDraft
+from specdec.heads.sequence import SequenceDraft, same_prompt
 from specdec.heads.shared_weights import Embed, LmHead
 from specdec.interfaces.parts import DraftSession
 from specdec.interfaces.proposals import Distributions, DraftStart, Frontier, Proposal
@@ -121,7 +121,7 @@ class HeadSession(DraftSession):
     @torch.inference_mode()
     def _prefilled(self, starts: Sequence[DraftStart]) -> KvCache:
         """The prompts' pairs, cached once for samples that share a prompt; the last pair of each waits with its root."""
-        firsts = [n for n, start in enumerate(starts) if n == 0 or not _one_prefill(starts[n - 1], start)]
+        firsts = [n for n, start in enumerate(starts) if n == 0 or not same_prompt(starts[n - 1], start)]
         copies = [end - n for n, end in zip(firsts, [*firsts[1:], len(starts)], strict=True)]
         chosen = [starts[n] for n in firsts]
         features = [self._drafting.features(start.hidden) for start in chosen]
@@ -226,11 +226,6 @@ class HeadSession(DraftSession):
 
     def _logits(self, states: Tensor) -> Tensor:
         return self._drafting.lm_head(self._drafting.head.lm_head_states(states))
-
-
-def _one_prefill(first: DraftStart, second: DraftStart) -> bool:
-    """Whether two sequences are samples of one prompt."""
-    return first.hidden is second.hidden and first.prompt == second.prompt
 
 
 def _pairs(start: DraftStart, *, shifted: bool) -> tuple[int, ...]:

@@ -1,9 +1,9 @@
 """What a head shares with its target: embeddings and LM head, whole or the rows of a reduced vocabulary."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from specdec.errors import TargetMismatch
@@ -50,6 +50,15 @@ def lm_head_of(checkpoint: HeadCheckpoint, target: Target, device: torch.device)
     weight, bias = found[0].to(device), None if found[1] is None else found[1].to(device)
     rows = linear(weight, bias)
     return lambda states: rows(states.to(weight.dtype))
+
+
+def lm_heads_by_depth(
+    checkpoint: HeadCheckpoint, target: Target, device: torch.device, own: Sequence[nn.Linear]
+) -> tuple[LmHead, ...]:
+    """Those of heads that each predict one depth: one for each of them, or a single one that they all borrow."""
+    if not own:
+        return (lm_head_of(checkpoint, target, device),)
+    return tuple(linear(one.weight.detach(), None if one.bias is None else one.bias.detach()) for one in own)
 
 
 def shared_rows(target: Target, ids: Tensor) -> tuple[Tensor, Tensor | None] | None:

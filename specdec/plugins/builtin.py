@@ -12,6 +12,7 @@ def specdec_drafters() -> list[type[Drafter]]:
     """Plain decoding, lookups, a draft model, draft heads, a mixture of drafters, and a table for proofs."""
     from specdec.drafters.eagle import EagleDrafter
     from specdec.drafters.eagle3 import Eagle3Drafter
+    from specdec.drafters.hydra import HydraDrafter
     from specdec.drafters.medusa import MedusaDrafter
     from specdec.drafters.mixture import MixtureDrafter
     from specdec.drafters.model import ModelDrafter
@@ -22,7 +23,7 @@ def specdec_drafters() -> list[type[Drafter]]:
     from specdec.drafters.tabular import Tabular
 
     lookups: list[type[Drafter]] = [NgramDrafter, SuffixDrafter, RecyclingDrafter]
-    heads: list[type[Drafter]] = [EagleDrafter, Eagle3Drafter, MedusaDrafter]
+    heads: list[type[Drafter]] = [EagleDrafter, Eagle3Drafter, MedusaDrafter, HydraDrafter]
     return [NoDrafter, *lookups, ModelDrafter, *heads, MixtureDrafter, Tabular]
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from specdec.files.atomic import whole_file, write_whole
 from specdec.heads.architectures import AnyHead
+from specdec.heads.hydra import HydraHead
 from specdec.heads.medusa import MedusaHead
 
 
@@ -34,7 +35,7 @@ def rows_of_ids(borrowed: Borrowed) -> Tensor:
 
 def lm_head_rows(head: AnyHead, borrowed: Borrowed, step: int) -> Tensor:
     """[drafts, hidden] what step `step` of a draft is read by: the head's own LM head, or the borrowed rows."""
-    if isinstance(head, MedusaHead):
+    if isinstance(head, MedusaHead | HydraHead):
         return head.own_lm_heads[step].weight if head.own_lm_heads else borrowed.lm_head
     return borrowed.lm_head if head.lm_head is None else head.lm_head.weight
 

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from specdec.errors import SpecdecWarning, SpecError, TargetMismatch
 from specdec.heads.architectures import AnyConfig, AnyHead, new_head
-from specdec.heads.config import HeadConfig
+from specdec.heads.config import HeadConfig, LayerConfig
 from specdec.heads.eagle import EagleHead
+from specdec.heads.hydra import HydraConfig, HydraHead, WideBlock
 from specdec.heads.medusa import MedusaConfig, MedusaHead
 from specdec.targets.model_call import ModelCall
 from specdec.training.borrowed import Borrowed
@@ -58,9 +59,9 @@ def borrow(call: ModelCall, draft_ids: Tensor | None) -> Borrowed:
 
 
 def head_config(spec: HeadSpec, target: Any, embedding: Tensor, data: FeatureSet) -> AnyConfig:
-    """`head_sizes`, of EAGLE heads with the inputs scaled to a root mean square of 1. Raises SpecError."""
+    """`head_sizes`, the inputs of all but Medusa heads scaled to a root mean square of 1. Raises SpecError."""
     sizes = head_sizes(spec, target)
-    if isinstance(sizes, MedusaConfig):
+    if not isinstance(sizes, HeadConfig | HydraConfig):
         return sizes
     counts = data.token_counts(target.vocab_size).clamp_max(1000).float()
     weights = counts / counts.sum()
@@ -76,12 +77,17 @@ def head_sizes(spec: HeadSpec, target: Any) -> AnyConfig:
     1e-5.
     """
     try:
-        return MedusaConfig(**_row_sizes(spec, target)) if spec.kind == "medusa" else HeadConfig(**_eagle_sizes(spec, target))
+        if spec.kind == "medusa":
+            return MedusaConfig(**_depth_sizes(spec, target))
+        if spec.kind == "hydra":
+            prefix = LayerConfig(**_layer_sizes(spec, target)) if spec.prefix else None
+            return HydraConfig(**_depth_sizes(spec, target), prefix=prefix)
+        return HeadConfig(**_eagle_sizes(spec, target))
     except ValidationError as error:
         raise SpecError("head: " + "; ".join(fault["msg"] for fault in error.errors())) from error
 
 
-def _row_sizes(spec: HeadSpec, target: Any) -> dict[str, Any]:
+def _depth_sizes(spec: HeadSpec, target: Any) -> dict[str, Any]:
     """Of heads that each predict one depth."""
     return {
         "hidden_size": target.hidden_size,
@@ -94,6 +100,19 @@ def _row_sizes(spec: HeadSpec, target: Any) -> dict[str, Any]:
 
 
 def _eagle_sizes(spec: HeadSpec, target: Any) -> dict[str, Any]:
+    return {
+        **_layer_sizes(spec, target),
+        "vocab_size": target.vocab_size,
+        "draft_vocab_size": spec.draft_vocab_size,
+        "fc_bias": spec.fc_bias,
+        "inputs": spec.inputs,
+        "layers": spec.layers,
+        "own_lm_head": bool(spec.train_lm_head or spec.layers),
+    }
+
+
+def _layer_sizes(spec: HeadSpec, target: Any) -> dict[str, Any]:
+    """Of one decoder layer."""
     heads = target.num_attention_heads
     return {
         "hidden_size": target.hidden_size,
@@ -102,14 +121,8 @@ def _eagle_sizes(spec: HeadSpec, target: Any) -> dict[str, Any]:
         "num_key_value_heads": spec.num_key_value_heads
         or _first(target, KEY_VALUE_HEADS, int, spec.num_attention_heads or heads),
         "head_dim": _first(target, ("head_dim",), int, target.hidden_size // heads),
-        "vocab_size": target.vocab_size,
-        "draft_vocab_size": spec.draft_vocab_size,
         "rms_norm_eps": _first(target, EPSILONS, float, 1e-5),
         "rope_theta": spec.rope_theta,
-        "fc_bias": spec.fc_bias,
-        "inputs": spec.inputs,
-        "layers": spec.layers,
-        "own_lm_head": bool(spec.train_lm_head or spec.layers),
     }
 
 
@@ -179,26 +192,47 @@ def _are_layers(layers: Sequence[int], num_layers: int) -> bool:
 
 
 def fresh_head(config: AnyConfig, lm_head: Tensor, seed: int) -> AnyHead:
-    """Random weights of a seed; an EAGLE-1 head and Medusa's start by repeating the feature, own LM heads as the target's rows.
+    """Random weights of a seed. All but EAGLE-3 heads start by repeating the feature, own LM heads as the target's rows.
 
     *Source: for Medusa's, arXiv 2401.10774, section 2.1.*
     """
     generator = torch.Generator().manual_seed(seed)
     head = new_head(config)
-    if isinstance(head, MedusaHead):
-        with torch.no_grad():
-            for own in head.own_lm_heads:
-                own.weight.copy_(lm_head)
-        return head
     with torch.no_grad():
-        for name, module in head.named_modules():
-            if isinstance(module, nn.Linear):
-                branch = name.endswith(("o_proj", "down_proj"))
-                module.weight.normal_(0.0, BRANCH_STD if branch else WEIGHT_STD, generator=generator)
-                if module.bias is not None:
-                    module.bias.zero_()
+        if isinstance(head, MedusaHead | HydraHead):
+            _begin_by_depth(head, lm_head, generator)
+            return head
+        _draw_maps(head, generator)
         if head.lm_head is not None:
             head.lm_head.weight.copy_(lm_head)
         if isinstance(head, EagleHead) and head.config.inputs.has_feature:
             head.fc.weight[:, -config.hidden_size :].copy_(torch.eye(config.hidden_size) / head.config.feature_scale)
     return head
+
+
+def _draw_maps(module: nn.Module, generator: torch.Generator) -> None:
+    """Random weights for all linear maps, and no biases."""
+    for name, part in module.named_modules():
+        if isinstance(part, nn.Linear):
+            branch = name.endswith(("o_proj", "down_proj"))
+            part.weight.normal_(0.0, BRANCH_STD if branch else WEIGHT_STD, generator=generator)
+            if part.bias is not None:
+                part.bias.zero_()
+
+
+def _begin_by_depth(head: MedusaHead | HydraHead, lm_head: Tensor, generator: torch.Generator) -> None:
+    """Blocks that give the feature as it is, for one LM head or for each one's own."""
+    for own in head.own_lm_heads:
+        own.weight.copy_(lm_head)
+        if own.bias is not None:
+            own.bias.zero_()
+    if not isinstance(head, HydraHead):
+        return
+    size, scale = head.config.hidden_size, head.config.feature_scale
+    for block in (part for part in head.modules() if isinstance(part, WideBlock)):
+        for parameter in block.parameters():
+            parameter.zero_()
+        block.res_connection.weight[:, :size].copy_(torch.eye(size) / scale)
+    if head.prefix is not None:
+        _draw_maps(head.prefix, generator)
+        head.prefix.norm.weight.fill_(1.0 / scale)

@@ -90,15 +90,17 @@ class HeadSpec(Section):
     ] = None
     rope_theta: Annotated[float, Field(gt=0)] = 10000.0
     num_heads: Annotated[
-        int | None, Field(ge=1, le=16, description="medusa: tokens beyond the next that are predicted; unset: 4")
+        int | None, Field(ge=1, le=16, description="medusa, hydra: tokens beyond the next that are predicted; unset: 4")
     ] = None
-    num_blocks: Annotated[int | None, Field(ge=1, le=16, description="medusa: residual blocks of a head; unset: 1")] = None
+    num_blocks: Annotated[int | None, Field(ge=1, le=16, description="medusa, hydra: blocks of a head; unset: 1")] = None
+    prefix: Annotated[bool, Field(description="hydra: a decoder layer over the features, as in Hydra++")] = False
 
     @model_validator(mode="after")
     def _of_its_kind(self) -> "HeadSpec":
         if self.kind != "eagle3" and self.layers:
             raise ValueError(f"layers: a head of kind '{self.kind}' fuses none; kind: eagle3 would work")
-        strangers = [key for key in KEYS_OF_OTHERS[self.kind] if getattr(self, key) != HeadSpec.model_fields[key].default]
+        others = KEYS_OF_OTHERS[self.kind] + (SIZES_OF_LAYERS if self.kind == "hydra" and not self.prefix else ())
+        strangers = [key for key in others if getattr(self, key) != HeadSpec.model_fields[key].default]
         if strangers:
             raise ValueError(f"{', '.join(strangers)}: a head of kind '{self.kind}' has none")
         if self.kind == "eagle3":
@@ -117,15 +119,16 @@ class HeadSpec(Section):
 SIZES_OF_LAYERS = ("intermediate_size", "num_attention_heads", "num_key_value_heads", "rope_theta")
 BY_DEPTH = ("num_heads", "num_blocks")
 KEYS_OF_OTHERS: dict[Kind, tuple[str, ...]] = {
-    "eagle": BY_DEPTH,
-    "eagle3": BY_DEPTH,
-    "medusa": ("inputs", "fc_bias", *SIZES_OF_LAYERS),
+    "eagle": (*BY_DEPTH, "prefix"),
+    "eagle3": (*BY_DEPTH, "prefix"),
+    "medusa": ("inputs", "fc_bias", "prefix", *SIZES_OF_LAYERS),
+    "hydra": ("inputs", "fc_bias"),
 }
 """What each kind of head has not."""
 
 
 class LossSpec(Section):
-    """Weights of the two losses. As published for EAGLE-1: regression 1, cross_entropy 0.1; EAGLE-3 and Medusa: 0 and 1."""
+    """Weights of the two losses. As published for EAGLE-1: regression 1, cross_entropy 0.1; the others: 0 and 1."""
 
     regression: Annotated[float, Field(ge=0, description="of the smooth-L1 distance of features")] = 1.0
     cross_entropy: Annotated[float, Field(ge=0, description="of the soft-label cross-entropy")] = 0.1
@@ -133,7 +136,12 @@ class LossSpec(Section):
 
 
 ROWS_ONLY = LossSpec(regression=0.0, cross_entropy=1.0)
-PUBLISHED_LOSSES: dict[Kind, LossSpec] = {"eagle": LossSpec(), "eagle3": ROWS_ONLY, "medusa": ROWS_ONLY}
+PUBLISHED_LOSSES: dict[Kind, LossSpec] = {
+    "eagle": LossSpec(),
+    "eagle3": ROWS_ONLY,
+    "medusa": ROWS_ONLY,
+    "hydra": LossSpec(regression=0.0, cross_entropy=1.0, step_decay=1.0),
+}
 
 
 class NoiseSpec(Section):
@@ -215,8 +223,8 @@ class TrainingSpec(Section):
             raise ValueError(
                 f"losses: {name} predicts no feature; {{regression: 0, cross_entropy: 1}} would work, or losses: null"
             )
-        if self.head.kind == "medusa" and self.steps != StepsSpec():
-            raise ValueError("steps: all heads of Medusa are learnt at once; leave steps out, and set head.num_heads")
+        if self.head.kind in ("medusa", "hydra") and self.steps != StepsSpec():
+            raise ValueError(f"steps: all heads of '{self.head.kind}' are learnt at once; leave steps out")
         if not self.loss_weights.regression and not self.loss_weights.cross_entropy:
             raise ValueError("losses: both weigh 0, so that nothing would be learnt; losses: null takes the published ones")
         return self

@@ -16,13 +16,14 @@ from specdec.heads.architectures import AnyHead
 from specdec.heads.config import Inputs
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
+from specdec.heads.hydra import HydraHead
 from specdec.heads.medusa import MedusaHead
 from specdec.training.spec import StepsSpec
 
 
 def num_steps(head: AnyHead, spec: StepsSpec, progress: float) -> int:
     """Drafting steps to be learnt from at this share of the budget: of heads that each predict one depth, all."""
-    if isinstance(head, MedusaHead):
+    if isinstance(head, MedusaHead | HydraHead):
         return head.config.num_heads
     return spec.end if progress >= spec.switch_at else spec.start
 
@@ -35,8 +36,21 @@ def drafted(head: AnyHead, embedding: Tensor, token_ids: Tensor, features: Tenso
     if isinstance(head, MedusaHead):
         for step, states in enumerate(head(features)[:steps]):
             yield _begun_before(states, step)
+    elif isinstance(head, HydraHead):
+        yield from _grounded(head, embedding[token_ids[:, 1:]], features, steps)
     else:
         yield from unroll(head, embedding[paired_tokens(token_ids, head.config.inputs)], features, steps)
+
+
+def _grounded(head: HydraHead, embeddings: Tensor, features: Tensor, steps: int) -> Iterator[Tensor]:
+    """Head s reads the feature of the row from which a draft began, and the s + 1 tokens of the text that follow."""
+    rows = features.shape[1]
+    read = head.read_features(features, torch.arange(rows, device=features.device)[None])
+    for step in range(min(steps, rows)):
+        begun = rows - step
+        following = torch.stack([embeddings[:, later : later + begun] for later in range(step + 1)], dim=2)
+        states = head(step, read[:, :begun], following)
+        yield torch.cat((torch.zeros_like(read[:, :step]), states), dim=1)
 
 
 def _begun_before(states: Tensor, step: int) -> Tensor:

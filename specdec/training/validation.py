@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from specdec.heads.architectures import AnyHead
+from specdec.heads.hydra import HydraHead
 from specdec.heads.medusa import MedusaHead
 from specdec.training.borrowed import Borrowed, lm_head_rows
 from specdec.training.dataset import Batch
@@ -64,7 +65,7 @@ def chain_acceptance(head: AnyHead, borrowed: Borrowed, batches: Iterable[Batch]
 
 def chain_depth(head: AnyHead) -> int:
     """How deep the chain is that a head is validated with."""
-    return min(DEPTH, head.config.num_heads) if isinstance(head, MedusaHead) else DEPTH
+    return min(DEPTH, head.config.num_heads) if isinstance(head, MedusaHead | HydraHead) else DEPTH
 
 
 def _right(head: AnyHead, borrowed: Borrowed, batch: Batch, depth: int) -> list[list[list[bool]]]:

@@ -1,5 +1,6 @@
 """A tiny random model with draft heads of every kind, trained on nothing: drafts are poor and everything else is the same."""
 
+from collections.abc import Sequence
 from functools import cache
 
 import pytest
@@ -9,16 +10,19 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from specdec.decoding.decoder import Decoder
 from specdec.drafters.eagle import EagleDrafter
 from specdec.drafters.eagle3 import Eagle3Drafter
+from specdec.drafters.hydra import HydraDrafter
 from specdec.drafters.medusa import MedusaDrafter
 from specdec.drafters.none import NoDrafter
-from specdec.heads.architectures import new_head
-from specdec.heads.config import HeadConfig, Inputs
+from specdec.heads.architectures import config_type, new_head
+from specdec.heads.config import HeadConfig, Inputs, LayerConfig
 from specdec.heads.formats.checkpoint import HeadCheckpoint
+from specdec.heads.hydra_session import ready_hydra
 from specdec.heads.loading import LoadedHead, ready
-from specdec.heads.medusa import MedusaConfig
 from specdec.heads.medusa_session import ready_medusa
 from specdec.interfaces.declarations import DrafterDeclaration, Features, Gives
-from specdec.interfaces.parts import BuildTools, PartOptions, build_part
+from specdec.interfaces.parts import BuildTools, Drafter, PartOptions, build_part
+from specdec.interfaces.proposals import DraftStart
+from specdec.losslessness.exact.enumeration import prove_step
 from specdec.sampling.params import SamplingParams
 from specdec.targets.assembly import RunSettings, assemble
 from specdec.targets.huggingface import HuggingFaceTarget
@@ -47,8 +51,13 @@ KINDS = {
     "eagle3": {"layers": LAYERS, "draft_vocab_size": 20, "own_lm_head": True},
     "eagle3, whole": {"layers": (0, 2), "own_lm_head": True},
 }
+PREFIX = LayerConfig(
+    hidden_size=HIDDEN, intermediate_size=40, num_attention_heads=4, num_key_value_heads=2, head_dim=8, rms_norm_eps=1e-5
+)
 OTHER_KINDS = {
     "medusa": {"kind": "medusa", "num_heads": 3, "own_lm_head": True},
+    "hydra": {"kind": "hydra", "num_heads": 3, "embedding_scale": 2.0},
+    "hydra, prefix": {"kind": "hydra", "num_heads": 4, "own_lm_head": True, "draft_vocab_size": 20, "prefix": PREFIX},
     "medusa, borrowed": {"kind": "medusa", "num_heads": 4, "num_blocks": 2, "draft_vocab_size": 20},
 }
 """Heads that draft fewer levels than some trees have."""
@@ -63,8 +72,8 @@ def tiny_target(dtype=torch.float64, **changes) -> HuggingFaceTarget:
 
 def tiny_head(dtype=torch.float64, **changes) -> HeadCheckpoint:
     """Small random weights, so that a draft goes on from its feature, as a trained head does."""
-    if changes.get("kind") == "medusa":
-        config = MedusaConfig(**{"hidden_size": HIDDEN, "vocab_size": VOCAB, **changes})
+    if "kind" in changes:
+        config = config_type(changes["kind"])(**{"hidden_size": HIDDEN, "vocab_size": VOCAB, **changes})
     else:
         sizes = {"intermediate_size": 40, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
         config = HeadConfig(**{"hidden_size": HIDDEN, **sizes, "vocab_size": VOCAB, **changes})
@@ -111,8 +120,10 @@ def drafter_of():
     def make(target, changes, dtype=None):
         dtype = target.facts.dtype if dtype is None else dtype
         checkpoint, device = tiny_head(dtype, **changes), target.facts.device
-        if isinstance(checkpoint.config, MedusaConfig):
-            drafter = MedusaDrafter(ready_medusa(LoadedHead(checkpoint, target, dtype, device)))
+        if "kind" in changes:
+            loaded = LoadedHead(checkpoint, target, dtype, device)
+            medusa = changes["kind"] == "medusa"
+            drafter = MedusaDrafter(ready_medusa(loaded)) if medusa else HydraDrafter(ready_hydra(loaded))
             depth = checkpoint.config.num_heads
             return drafter, DrafterDeclaration(Gives.DISTRIBUTIONS, Features(last=True), max_depth=depth)
         drafting = ready(checkpoint, target, dtype=dtype, device=device)
@@ -142,3 +153,41 @@ def decoder_of():
         )
 
     return make
+
+
+class Featured(Drafter):
+    """A drafter that is opened with the target's true features, where the enumerator has none."""
+
+    name = "featured"
+
+    def __init__(self, inner, target):
+        self._inner, self._target = inner, target
+        self.declaration = inner.declaration
+
+    @classmethod
+    def declares(cls, options):
+        raise NotImplementedError
+
+    @classmethod
+    def build(cls, options, tools):
+        raise NotImplementedError
+
+    def open(self, starts: Sequence[DraftStart]):
+        hidden = [self._target.prefill([start.prompt], Features(last=True)).scored[0].hidden for start in starts]
+        return self._inner.open(
+            [DraftStart(start.prompt, start.first_token, states) for start, states in zip(starts, hidden, strict=True)]
+        )
+
+
+@pytest.fixture(scope="session")
+def proved(target_of, drafter_of, decoder_of):
+    """The exact proof of one step with heads of some kind, on a model of three tokens."""
+
+    def prove(kind, builder, verifier):
+        target = target_of(vocab_size=3)
+        drafter, declared = drafter_of(target, {**kind, "vocab_size": 3})
+        drafter.declaration = declared
+        decoder = decoder_of(target, (Featured(drafter, target), declared), builder, verifier, temperature=1.0)
+        return prove_step(decoder, (0, 2, 1), depth=2)
+
+    return prove

@@ -1,17 +1,14 @@
 """Rows by depth: which feature they are of, who shares them, and that drafting from them loses nothing."""
 
-from collections.abc import Sequence
-
 import pytest
 import torch
 
 from specdec.drafters.medusa import MedusaDrafter, MedusaOptions
 from specdec.errors import CheckpointError, TargetMismatch
 from specdec.interfaces.declarations import Features, Gives
-from specdec.interfaces.parts import BuildTools, Drafter
+from specdec.interfaces.parts import BuildTools
 from specdec.interfaces.proposals import DraftStart, Frontier
 from specdec.interfaces.results import Committed
-from specdec.losslessness.exact.enumeration import prove_step
 from specdec.tree_builders.chain import Chain, ChainOptions
 from specdec.tree_builders.chains import Chains, ChainsOptions
 from specdec.tree_builders.coupled import Coupled, CoupledOptions
@@ -95,44 +92,6 @@ def test_no_tree_is_deeper_than_there_are_heads(target_of, drafter_of, decoder_o
         decoder = decoder_of(target, drafter, builder, Match)
         list(decoder.stream([5, 7, 9], max_new_tokens=12, step_callback=lambda info, d=depths: d.append(info.tree.max_depth)))
         assert max(depths) == 3
-
-
-class Featured(Drafter):
-    """A drafter that is opened with the target's true features, where the enumerator has none."""
-
-    name = "featured"
-
-    def __init__(self, inner, target):
-        self._inner, self._target = inner, target
-        self.declaration = inner.declaration
-
-    @classmethod
-    def declares(cls, options):
-        raise NotImplementedError
-
-    @classmethod
-    def build(cls, options, tools):
-        raise NotImplementedError
-
-    def open(self, starts: Sequence[DraftStart]):
-        hidden = [self._target.prefill([start.prompt], LAST).scored[0].hidden for start in starts]
-        return self._inner.open(
-            [DraftStart(start.prompt, start.first_token, states) for start, states in zip(starts, hidden, strict=True)]
-        )
-
-
-@pytest.fixture(scope="session")
-def proved(target_of, drafter_of, decoder_of):
-    """The exact proof of one step with heads of some kind, on a model of three tokens."""
-
-    def prove(kind, builder, verifier):
-        target = target_of(vocab_size=3)
-        drafter, declared = drafter_of(target, {**kind, "vocab_size": 3})
-        drafter.declaration = declared
-        decoder = decoder_of(target, (Featured(drafter, target), declared), builder, verifier, temperature=1.0)
-        return prove_step(decoder, (0, 2, 1), depth=2)
-
-    return prove
 
 
 PAIRS = {

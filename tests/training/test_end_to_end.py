@@ -167,8 +167,13 @@ def test_a_run_takes_the_sizes_of_the_head_that_it_starts_from(tmp_path, setting
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "share"),
-    [({}, 0.8), ({"inputs": "feature-unshifted", "train_lm_head": True}, 0.3), ({"kind": "medusa"}, 0.3)],
-    ids=["usual", "unshifted, with an LM head", "medusa"],
+    [
+        ({}, 0.8),
+        ({"inputs": "feature-unshifted", "train_lm_head": True}, 0.3),
+        ({"kind": "medusa"}, 0.3),
+        ({"kind": "hydra", "prefix": True}, 0.3),
+    ],
+    ids=["usual", "unshifted, with an LM head", "medusa", "hydra++"],
 )
 def test_a_head_that_knows_four_answers_by_heart_drafts_them_in_the_decoder_as_validation_says(model, tmp_path, changes, share):
     limit = 24

@@ -136,7 +136,7 @@ def test_options_of_other_kinds_are_refused(changes, message):
     ("changes", "message"),
     [
         ({"losses": {"regression": 1.0}}, "Medusa predicts no feature"),
-        ({"steps": {"start": 2, "end": 2}}, "all heads of Medusa are learnt at once"),
+        ({"steps": {"start": 2, "end": 2}}, "all heads of 'medusa' are learnt at once"),
     ],
 )
 def test_losses_and_steps_that_mean_nothing_to_it_are_refused(trainer, changes, message):

@@ -46,6 +46,23 @@ def scaled(tensor: Tensor, scale: float) -> Tensor:
     return tensor if scale == 1.0 else (tensor.double() * scale).to(tensor.dtype)
 
 
+def repeated_lm_head(checkpoint: HeadCheckpoint, lm_head: Tensor | None, heads: int) -> dict[str, Tensor]:
+    """The LM head that heads of one depth each borrow, once for each of them; none where they have their own.
+
+    lm_head: [drafts, hidden] the target's. Raises CheckpointError where it is needed and missing, or of another width.
+    """
+    config = checkpoint.config
+    if config.own_lm_head:
+        return {}
+    shared = checkpoint.lm_head if checkpoint.lm_head is not None else lm_head
+    if shared is None:
+        raise CheckpointError("the heads borrow the target's LM head, which the layout writes out: give the target")
+    if shared.shape[1] != config.hidden_size:
+        raise CheckpointError(f"the LM head is {shared.shape[1]} wide; the heads are {config.hidden_size}")
+    dtype = next(checkpoint.head.parameters()).dtype
+    return {f"lm_heads.{head}.weight": shared.to(dtype).cpu().clone() for head in range(heads)}
+
+
 def check_shapes(tensors: Mapping[str, tuple[Tensor | None, int]], config: HeadConfig) -> None:
     """Raise CheckpointError for a tensor that has not so many rows of the head's width, or is none of numbers with a point."""
     for name, (tensor, rows) in tensors.items():

@@ -11,10 +11,12 @@ from specdec.files.json_object import read_json_object
 from specdec.heads.architectures import CONFIGS, AnyConfig, config_type
 from specdec.heads.config import LayerConfig
 from specdec.heads.formats.eagle import is_eagle3, read_eagle_config
+from specdec.heads.formats.hydra import is_hydra, read_hydra_config
 from specdec.heads.formats.llama_layer import check_layers, validated, validated_as
 from specdec.heads.formats.medusa import is_medusa, read_medusa_config
 from specdec.heads.formats.speculators import read_speculators_config
 from specdec.heads.formats.tensors import read_shapes
+from specdec.heads.hydra import HydraConfig
 from specdec.nn.rope import inverse_frequencies
 
 
@@ -37,8 +39,10 @@ class ConfigFile:
         return kind if kind in CONFIGS else None
 
     @property
-    def family(self) -> Literal["eagle", "medusa"]:
+    def family(self) -> Literal["eagle", "medusa", "hydra"]:
         """Which architecture it is of; EAGLE's generations are one family."""
+        if self.own_kind == "hydra" or is_hydra(self.data):
+            return "hydra"
         return "medusa" if self.own_kind == "medusa" or is_medusa(self.data) else "eagle"
 
     @property
@@ -76,8 +80,9 @@ def head_config(file: ConfigFile, layers: tuple[int, ...] | None = None) -> AnyC
         config = _config(file, layers)
     except (AttributeError, TypeError, KeyError, ArithmeticError) as error:
         raise CheckpointError(f"{folder / 'config.json'} does not describe a head: {error}") from error
-    if isinstance(config, LayerConfig):
-        _check_rope(folder, config)
+    layer = config.prefix if isinstance(config, HydraConfig) else config
+    if isinstance(layer, LayerConfig):
+        _check_rope(folder, layer)
     return config
 
 
@@ -94,6 +99,8 @@ def _config(file: ConfigFile, layers: tuple[int, ...] | None) -> AnyConfig:
         return validated_as(config_type(file.own_kind), folder, data)
     if file.family == "medusa":
         return read_medusa_config(folder, data, file.shapes)
+    if file.family == "hydra":
+        return read_hydra_config(folder, data, file.shapes)
     if _is_our_eagle(data):
         config = validated(folder, data)
         if config.layers:

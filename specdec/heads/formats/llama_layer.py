@@ -8,7 +8,7 @@ import torch
 from pydantic import BaseModel, ValidationError
 
 from specdec.errors import CheckpointError
-from specdec.heads.config import HeadConfig
+from specdec.heads.config import HeadConfig, LayerConfig
 from specdec.heads.formats.refused_keys import refused_keys
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
@@ -110,18 +110,13 @@ def validated_as(config_type: type[ConfigT], folder: Path, data: Mapping[str, An
 
 
 def layer_config(config: HeadConfig, max_positions: int, dtype: torch.dtype) -> dict[str, Any]:
-    """A LlamaConfig of one layer, its rotary positions in the old and the new layout."""
-    kind, settings = _rope_scaling(config)
-    names = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size")
+    """A LlamaConfig of one layer."""
     return {
         "model_type": "llama",
-        **{name: getattr(config, name) for name in names},
+        **layer_sizes(config),
+        "vocab_size": config.vocab_size,
         "num_hidden_layers": 1,
         "max_position_embeddings": max_positions,
-        "rms_norm_eps": config.rms_norm_eps,
-        "rope_theta": config.rope_theta,
-        "rope_scaling": None if kind == "default" else {"type" if kind == "linear" else "rope_type": kind, **settings},
-        "rope_parameters": {"rope_type": kind, **settings, "rope_theta": config.rope_theta},
         "hidden_act": "silu",
         "attention_bias": False,
         "mlp_bias": False,
@@ -130,7 +125,19 @@ def layer_config(config: HeadConfig, max_positions: int, dtype: torch.dtype) -> 
     }
 
 
-def _rope_scaling(config: HeadConfig) -> tuple[str, dict[str, Any]]:
+def layer_sizes(layer: LayerConfig) -> dict[str, Any]:
+    """What a LlamaConfig says of a layer, its rotary positions in the old and the new layout."""
+    kind, settings = _rope_scaling(layer)
+    names = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps")
+    return {
+        **{name: getattr(layer, name) for name in names},
+        "rope_theta": layer.rope_theta,
+        "rope_scaling": None if kind == "default" else {"type" if kind == "linear" else "rope_type": kind, **settings},
+        "rope_parameters": {"rope_type": kind, **settings, "rope_theta": layer.rope_theta},
+    }
+
+
+def _rope_scaling(config: LayerConfig) -> tuple[str, dict[str, Any]]:
     """The kind of scaling and its settings. EAGLE's own reader takes exactly `type` and `factor` for a linear one."""
     scaling = dict(config.rope_scaling or {})
     older = scaling.pop("type", "default")

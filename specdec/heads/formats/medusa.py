@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from specdec.errors import CheckpointError
-from specdec.heads.formats.checkpoint import LM_HEAD, HeadCheckpoint, tensors_of, write_folder
+from specdec.heads.formats.checkpoint import LM_HEAD, HeadCheckpoint, repeated_lm_head, tensors_of, write_folder
 from specdec.heads.formats.llama_layer import validated_as
 from specdec.heads.medusa import MedusaConfig, MedusaHead
 
@@ -112,7 +112,7 @@ def write_authors_medusa(folder: Path, checkpoint: HeadCheckpoint, *, target: st
     config = head.config
     if config.own_lm_head and checkpoint.draft_ids is not None:
         raise CheckpointError("the authors' layout has no place for a reduced vocabulary of the heads' own; 'vllm' would work")
-    tensors = tensors_of(checkpoint) | _lm_heads(checkpoint, lm_head)
+    tensors = tensors_of(checkpoint) | repeated_lm_head(checkpoint, lm_head, config.num_heads)
     if not config.bias:
         blocks = [name for name in tensors if name.endswith("linear.weight")]
         tensors |= {f"{name.removesuffix('weight')}bias": torch.zeros_like(tensors[name][0]) for name in blocks}
@@ -126,7 +126,8 @@ def write_vllm_medusa(folder: Path, checkpoint: HeadCheckpoint, *, lm_head: Tens
     """Medusa heads as vLLM reads them; arguments and errors as of `write_authors_medusa`."""
     head = _medusa(checkpoint)
     config, ids = head.config, checkpoint.draft_ids
-    tensors = tensors_of(checkpoint) | _lm_heads(checkpoint, lm_head if ids is None or lm_head is None else lm_head[ids.cpu()])
+    rows = lm_head if ids is None or lm_head is None else lm_head[ids.to(lm_head.device)]
+    tensors = tensors_of(checkpoint) | repeated_lm_head(checkpoint, rows, config.num_heads)
     data = {
         "model_type": "medusa",
         "architectures": ["MedusaModel"],
@@ -146,20 +147,6 @@ def _medusa(checkpoint: HeadCheckpoint) -> MedusaHead:
     if not isinstance(checkpoint.head, MedusaHead):
         raise CheckpointError(f"Medusa's layouts take Medusa heads; this head is of kind '{checkpoint.config.kind}'")
     return checkpoint.head
-
-
-def _lm_heads(checkpoint: HeadCheckpoint, lm_head: Tensor | None) -> dict[str, Tensor]:
-    """The borrowed LM head, once for each head; none where they have their own."""
-    config = _medusa(checkpoint).config
-    if config.own_lm_head:
-        return {}
-    shared = checkpoint.lm_head if checkpoint.lm_head is not None else lm_head
-    if shared is None:
-        raise CheckpointError("the heads borrow the target's LM head, which the layout writes out: give the target")
-    if shared.shape[1] != config.hidden_size:
-        raise CheckpointError(f"the LM head is {shared.shape[1]} wide; the heads are {config.hidden_size}")
-    like = checkpoint.head.state_dict()["heads.0.0.linear.weight"]
-    return {f"lm_heads.{head}.weight": shared.to(like.dtype).cpu().clone() for head in range(config.num_heads)}
 
 
 def has_shared_lm_head(data: Mapping[str, Any]) -> bool:

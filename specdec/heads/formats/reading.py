@@ -9,11 +9,17 @@ from torch import Tensor
 from specdec.errors import CheckpointError
 from specdec.heads.architectures import AnyConfig, new_head
 from specdec.heads.config import HeadConfig
+from specdec.heads.eagle import EagleHead
+from specdec.heads.eagle3 import EagleHead3
 from specdec.heads.formats.checkpoint import EMBEDDING, LM_HEAD, HeadCheckpoint
 from specdec.heads.formats.config_file import ConfigFile, head_config, read_config
-from specdec.heads.formats.medusa import renamed_medusa, spelling
+from specdec.heads.formats.hydra import renamed_hydra
+from specdec.heads.formats.hydra import spelling as hydra_spelling
+from specdec.heads.formats.medusa import renamed_medusa
+from specdec.heads.formats.medusa import spelling as medusa_spelling
 from specdec.heads.formats.tensors import assembled, check_numbers, draft_ids, read_tensors, refuse
-from specdec.heads.medusa import MedusaConfig, MedusaHead
+from specdec.heads.hydra import HydraConfig
+from specdec.heads.medusa import MedusaConfig
 
 MAPS = ("draft_ids", "d2t", "t2d")
 
@@ -54,7 +60,7 @@ def read_head(
     head = assembled(folder, head, cast, spelled=_spelling(file, config))
     offsets = file.is_published and file.family == "eagle"
     ids = draft_ids(folder, config, maps, published=offsets)
-    if not isinstance(head, MedusaHead) and head.lm_head is not None:
+    if isinstance(head, EagleHead | EagleHead3) and head.lm_head is not None:
         lm_head = head.lm_head.weight
     return HeadCheckpoint(head, None if ids is None else ids.to(device), embedding, lm_head)
 
@@ -64,6 +70,8 @@ def _named_tensors(file: ConfigFile, config: AnyConfig) -> dict[str, Tensor]:
     tensors = read_tensors(file.folder)
     if isinstance(config, MedusaConfig):
         return renamed_medusa(file.data, tensors) if file.is_published else tensors
+    if isinstance(config, HydraConfig):
+        return renamed_hydra(file.data, tensors) if file.is_published else tensors
     if config.kind == "eagle" and "fc.weight" not in tensors:
         raise CheckpointError(f"{file.folder}: not an EAGLE head: its weights have no fc.weight")
     return {_renamed(name): tensor for name, tensor in tensors.items()} if config.kind == "eagle3" else tensors
@@ -75,7 +83,9 @@ def _renamed(name: str) -> str:
 
 def _spelling(file: ConfigFile, config: AnyConfig) -> Callable[[str], str]:
     """How the folder spells our names, for messages."""
-    return spelling(file.data, config) if isinstance(config, MedusaConfig) and file.is_published else str
+    if not file.is_published or isinstance(config, HeadConfig):
+        return str
+    return medusa_spelling(file.data, config) if isinstance(config, MedusaConfig) else hydra_spelling(file.data)
 
 
 def _check_shared(folder: Path, config: AnyConfig, embedding: Tensor | None, lm_head: Tensor | None) -> None:
