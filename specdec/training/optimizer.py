@@ -11,7 +11,7 @@ from specdec.training.spec import OptimizerSpec
 def optimizers(head: nn.Module, spec: OptimizerSpec) -> list[torch.optim.Optimizer]:
     """Every group carries its peak learning rate as `peak`. Norms and biases are not decayed."""
     matrices = [p for name, p in head.named_parameters() if p.dim() == 2 and not name.startswith("lm_head")]
-    others = [p for p in head.parameters() if p.dim() != 2]
+    others = [p for name, p in head.named_parameters() if p.dim() != 2 and not name.startswith("lm_head")]
     lm_head = [p for name, p in head.named_parameters() if name.startswith("lm_head")]
     groups = [{"params": others + lm_head, "weight_decay": 0.0, "peak": spec.learning_rate}]
     if spec.use == "adamw":

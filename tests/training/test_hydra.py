@@ -5,11 +5,13 @@ import torch
 from pydantic import ValidationError
 from torch.nn import functional
 
+from specdec.errors import SpecError
 from specdec.heads.config import LayerConfig
 from specdec.heads.formats.reading import read_head
 from specdec.heads.hydra import HydraConfig
 from specdec.training.initialization import fresh_head, head_sizes
 from specdec.training.spec import HeadSpec, LossSpec
+from specdec.training.started_from import continued, head_to_start_from, sized_as_started
 from specdec.training.step import batch_loss
 from specdec.training.validation import chain_acceptance
 
@@ -133,3 +135,18 @@ def test_a_prefix_layer_has_the_sizes_of_the_target_where_none_are_given():
     assert given == hydra(feature_scale=1.0, prefix=small)
     with pytest.raises(ValidationError, match="intermediate_size: a head of kind 'hydra' has none"):
         HeadSpec(**spec, intermediate_size=8)
+
+
+def test_a_run_that_starts_from_a_head_has_its_sizes_and_refuses_lm_heads_with_biases(trainer, config):
+    part = trainer("part", config=config, **PLAN)
+    part._validate()
+    spec = part.spec.model_copy(update={"start_from": str(part.spec.output / "head")})
+    sized = sized_as_started(spec).head
+    assert (sized.num_blocks, sized.train_lm_head, sized.prefix) == (config.num_blocks, config.own_lm_head, bool(config.prefix))
+    assert sized.intermediate_size == (None if config.prefix is None else 24)
+    assert continued(head_to_start_from(spec, (16, 40)), None).config == config
+    other = trainer("other", config=config.model_copy(update={"own_lm_head": True, "lm_head_bias": True}), **PLAN)
+    other._validate()
+    spec = other.spec.model_copy(update={"start_from": str(other.spec.output / "head")})
+    with pytest.raises(SpecError, match="LM heads have biases"):
+        head_to_start_from(spec, (16, 40))

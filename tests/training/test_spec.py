@@ -53,7 +53,7 @@ SHAPE = {
 """Value, and what it makes of the head's config."""
 
 ELSEWHERE = {
-    *("head.num_heads", "head.num_blocks", "head.prefix"),
+    *("start_from", "head.num_heads", "head.num_blocks", "head.prefix"),
     *("name", "head.kind", "head.layers", "validate_every", "checkpoint_every", "budget.steps", "budget.seconds"),
     *(f"target.{name}" for name in ("use", "model", "dtype", "attention", "device", "revision", "trust_remote_code")),
     *(f"data.sources.{name}" for name in ("path", "max_tokens", "repeat", "temperature")),
