@@ -45,7 +45,8 @@ Peer = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Test an engine on the target: transformers, transformers-lookup[-N], transformers-assisted, transformers-mtp.",
+        help="Test an engine on the target: transformers, transformers-lookup[-N], transformers-assisted, transformers-mtp; "
+        "or an OpenAI-compatible endpoint, as http://HOST/v1#MODEL.",
     ),
 ]
 Assistant = Annotated[str | None, typer.Option(metavar="PATH", help="Draft model of the engine.")]

@@ -1,5 +1,6 @@
 """Engines by name, as callables that `verify` puts to the test."""
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +16,10 @@ from specdec.sampling.params import SamplingParams
 
 MTP = "transformers-mtp"
 
-NAMES = f"{GENERATE}, {LOOKUP}[-N], {ASSISTED}, {MTP}"
+NAMES = f"{GENERATE}, {LOOKUP}[-N], {ASSISTED}, {MTP}, and endpoints as http://HOST/v1#MODEL"
+
+KEY = "OPENAI_API_KEY"
+"""Environment variable with the key that is sent to endpoints."""
 
 PASSED_ON = {"temperature", "top_k", "top_p", "min_p", "seed"}
 """Fields of `sampling` that an engine of others is given; seeds are numbered from the seed of the proof."""
@@ -50,6 +54,8 @@ def _check_sampling(name: str, sampling: SamplingParams) -> None:
 def _maker(peer: Peer) -> Callable[[ResolvedPart, SamplingParams], Answering]:
     if peer.name == GENERATE or peer.name == MTP or re.match(rf"{LOOKUP}|{ASSISTED}", peer.name):
         return lambda target, sampling: _transformers(peer, target, sampling)
+    if re.match("https?://", peer.name):
+        return lambda target, sampling: _endpoint(peer.name, sampling)
     raise SpecError(f"--peer: got '{peer.name}'; there are {NAMES}")
 
 
@@ -68,3 +74,12 @@ def _transformers(peer: Peer, target: ResolvedPart, sampling: SamplingParams) ->
     if known.assisted and peer.assistant is not None:
         return Generating(reference_model(target), sampling, assistant_model=reference_model(peer.assistant))
     return Generating(reference_model(target), sampling, prompt_lookup_num_tokens=known.lookup)
+
+
+def _endpoint(name: str, sampling: SamplingParams) -> Answering:
+    from specdec.integrations.openai_endpoint import Endpoint
+
+    url, mark, model = name.partition("#")
+    if not (mark and model):
+        raise SpecError(f"--peer: got '{name}'; the model's name is missing: {url}#MODEL")
+    return Endpoint(url, model, sampling, os.environ.get(KEY))

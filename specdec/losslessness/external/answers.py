@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from specdec.decoding.decoder import Decoder
-from specdec.losslessness.external.callables import Answered, Answering, ask, judged_part
+from specdec.losslessness.external.callables import Answered, Answering, Asked, ask, judged_part
 from specdec.losslessness.external.instrumented import Steps
 from specdec.losslessness.external.step_evidence import StepEvidence
 from specdec.losslessness.reference_model import Reference
@@ -45,7 +45,10 @@ class _Cells:
 
 @dataclass(slots=True)
 class Answers:
-    """Answers of one function. steps: what became of drafts, where it says so. seen: by context, tokens counted in turns."""
+    """Answers of one function. seen: by context, tokens counted in turns.
+
+    steps: what became of drafts, where it says so. logprob_gaps: between the engine's and p's, by token.
+    """
 
     answering: Answering
     decoder: Decoder
@@ -56,6 +59,7 @@ class Answers:
     evidence: Evidence = field(default_factory=lambda: Evidence("answers", Leaning.LIKELIER, rest=True))
     calls: int = 0
     edges: int = 0
+    logprob_gaps: list[float] = field(default_factory=list)
     steps: StepEvidence | None = None
     _memo: dict[Context, Tensor] = field(default_factory=dict)
     _seen: dict[Context, list[list[int]]] = field(default_factory=dict)
@@ -64,19 +68,20 @@ class Answers:
     def run(self) -> int:
         """CALLS more answers, seeds of which none comes twice; the number of tokens judged."""
         facts = self.decoder.target.facts
-        answers, texts = list[tuple[Answered, Steps | None]](), list[tuple[Context, int]]()
+        answers, texts = list[tuple[Answered, Asked]](), list[tuple[Context, int]]()
         for _ in range(CALLS):
             prompt = self.prompts[self.calls % len(self.prompts)]
             seed = mix(self.seed, 71, self.calls) >> 33
             self.calls += 1
             asked = ask(self.answering, prompt, self.size, seed, facts.vocab_size)
-            answers.append((judged_part(asked.tokens, self.size, facts.stop_ids), asked.steps))
+            answers.append((judged_part(asked.tokens, self.size, facts.stop_ids), asked))
             texts.append(((*prompt, *answers[-1][0].tokens), len(prompt)))
         distributions = self._distributions(texts)
-        for number, ((answered, steps), (tokens, first), rows) in enumerate(zip(answers, texts, distributions, strict=True)):
+        for number, ((answered, asked), (tokens, first), rows) in enumerate(zip(answers, texts, distributions, strict=True)):
             found = self._judge(tokens, first, rows, self.calls + number, stop_left_out=answered.stop_left_out)
-            if steps is not None:
-                self._see_steps(steps, tokens[first : len(tokens) - answered.stop_left_out], found, self.calls + number)
+            self._compare_logprobs(asked, rows)
+            if asked.steps is not None:
+                self._see_steps(asked.steps, tokens[first : len(tokens) - answered.stop_left_out], found, self.calls + number)
         return sum(len(tokens) - first for tokens, first in texts)
 
     def _distributions(self, texts: Sequence[tuple[Context, int]]) -> list[list[Tensor]]:
@@ -117,6 +122,10 @@ class Answers:
         judge.hand_in(self.evidence)
         self.edges += judge.edges
         return found
+
+    def _compare_logprobs(self, asked: Asked, rows: list[Tensor]) -> None:
+        for token, said, row in zip(asked.tokens, asked.logprobs or (), rows, strict=False):
+            self.logprob_gaps.append(abs(said - float(row.double().log_softmax(-1)[token])))
 
     def _see_steps(self, steps: Steps, tokens: Context, distributions: list[TokenDist], number: int) -> None:
         if self.steps is None:

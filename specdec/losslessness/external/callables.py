@@ -10,7 +10,7 @@ from typing import Any
 
 from specdec.errors import PluginError, SpecError
 from specdec.files.paths import working_folder
-from specdec.losslessness.external.instrumented import InstrumentedAnswer, Steps, checked_steps
+from specdec.losslessness.external.instrumented import InstrumentedAnswer, Steps, checked_logprobs, checked_steps
 
 Answering = Callable[[list[int], int, int], Iterable[int] | InstrumentedAnswer]
 """(prompt ids, number of new tokens, seed) -> the new ids, fewer where the text ended; or these with their steps."""
@@ -18,10 +18,11 @@ Answering = Callable[[list[int], int, int], Iterable[int] | InstrumentedAnswer]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Asked:
-    """What a callable returned. steps: None where it gave nothing but ids."""
+    """What a callable returned. steps, logprobs: None where it did not give them."""
 
     tokens: tuple[int, ...]
     steps: Steps | None = None
+    logprobs: tuple[float, ...] | None = None
 
 
 def find_callable(name: str, option: str = "--callable", kind: str = "a function (prompt ids, n, seed) -> ids") -> Any:
@@ -60,8 +61,9 @@ def ask(answering: Answering, prompt: Sequence[int], count: int, seed: int, voca
     except (Exception, SystemExit) as error:
         raise PluginError(f"callable '{name}' fails: {type(error).__name__}: {error}") from error
     _check_ids(ids, prompt, count, vocab_size, name)
-    steps = checked_steps(given, ids, vocab_size, name) if isinstance(given, InstrumentedAnswer) else None
-    return Asked(tuple(ids), steps)
+    if not isinstance(given, InstrumentedAnswer):
+        return Asked(tuple(ids))
+    return Asked(tuple(ids), checked_steps(given, ids, vocab_size, name), checked_logprobs(given, ids, name))
 
 
 def _check_ids(ids: list[Any], prompt: Sequence[int], count: int, vocab_size: int, name: str) -> None:

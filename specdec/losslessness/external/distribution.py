@@ -35,6 +35,7 @@ def judge_distribution(trial: Trial) -> LevelResult:
     lines = (
         ("p comes from", trial.reference.words),
         ("answers", f"{proof.calls} calls, {proof.evidence.tokens:,} tokens after {len(prompts)} prompts"),
+        *_logprob_lines(proof.logprob_gaps),
         *(_step_lines(proof.steps) if proof.steps is not None else ()),
         *statements(decision, found),
     )
@@ -48,6 +49,7 @@ def judge_distribution(trial: Trial) -> LevelResult:
         "impossible_tokens": proof.evidence.impossible,
         "tokens_at_the_edge_of_a_cut": proof.edges,
         "steps": None if proof.steps is None else proof.steps.plain(),
+        "largest_logprob_gap": max(proof.logprob_gaps, default=None),
         "seed": trial.seed,
         "reference": trial.reference.words,
         "sampling": decoder.sampling.model_dump(mode="json", exclude_none=True),
@@ -64,6 +66,14 @@ def _verdict(steps: StepEvidence | None, decision: Decision, found: dict[str, An
     outcome, words = verdict(decision, places, claims=True, leaning=Leaning.DRAFTER)
     idle = steps.idle_words
     return (Outcome.INCONCLUSIVE, idle) if idle is not None and outcome is not Outcome.REFUTED else (outcome, words)
+
+
+def _logprob_lines(gaps: list[float]) -> list[tuple[str, str]]:
+    """How far the engine's own log-probabilities are from the reference: its precision, or another model or template."""
+    if not gaps:
+        return []
+    words = f"the engine's are {sum(gaps) / len(gaps):.1e} from p's on average, {max(gaps):.1e} at most, before temperature"
+    return [("logprobs", words)]
 
 
 def _step_lines(steps: StepEvidence) -> list[tuple[str, str]]:

@@ -53,13 +53,16 @@ class DraftedStep:
 class InstrumentedAnswer:
     """What an instrumented callable returns instead of ids.
 
-    tokens: the new ids. steps: whose emitted tokens are `tokens`, in order; those of the last step may go on behind them.
+    tokens: the new ids. steps: whose emitted tokens are `tokens`, in order; those of the last step may go on behind them. None
+    where they are not known.
     rule: by which drafts are accepted, if it is one of these; acceptance and what follows a rejection are then tested, too.
+    logprobs: what the engine itself gave each of the ids, before temperature and truncation; it is compared and reported only.
     """
 
     tokens: Iterable[int]
-    steps: Sequence[DraftedStep]
+    steps: Sequence[DraftedStep] | None = None
     rule: AcceptanceRule | str | None = None
+    logprobs: Sequence[float] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,8 +77,20 @@ class Steps:
         return zip(self.steps, self.rows, strict=True)
 
 
-def checked_steps(answer: InstrumentedAnswer, tokens: Sequence[int], vocab_size: int, name: str) -> Steps:
+def checked_logprobs(answer: InstrumentedAnswer, tokens: Sequence[int], name: str) -> tuple[float, ...] | None:
+    """The engine's own log-probabilities. Raises PluginError where there is not one for each id."""
+    if answer.logprobs is None:
+        return None
+    found = tuple(float(value) for value in answer.logprobs)
+    if len(found) != len(tokens):
+        raise PluginError(f"callable '{name}' gave {len(found)} log-probabilities for {len(tokens)} ids")
+    return found
+
+
+def checked_steps(answer: InstrumentedAnswer, tokens: Sequence[int], vocab_size: int, name: str) -> Steps | None:
     """The steps of an answer with these ids. Raises PluginError where they cannot be what was decoded."""
+    if answer.steps is None:
+        return None
     try:
         steps = tuple(_plain(step) for step in answer.steps)
         rows = tuple(_rows(step, vocab_size) for step in steps)
