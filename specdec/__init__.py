@@ -4,22 +4,36 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specdec.compose import check, load
-    from specdec.decoding.decoder import Decoder, StreamEvent
+    from specdec.config.certificate import Certificate
+    from specdec.decoding.callbacks import StreamEvent
+    from specdec.decoding.decoder import Decoder
     from specdec.decoding.requests import Request
     from specdec.errors import SpecdecError
     from specdec.interfaces.results import Generation, StepRecord
     from specdec.sampling.params import SamplingParams
 
-__all__ = ["Decoder", "Generation", "Request", "SamplingParams", "SpecdecError", "StepRecord", "StreamEvent", "check", "load"]
+__all__ = [
+    "Certificate",
+    "Decoder",
+    "Generation",
+    "Request",
+    "SamplingParams",
+    "SpecdecError",
+    "StepRecord",
+    "StreamEvent",
+    "check",
+    "load",
+]
 
 _HOMES = {
+    "Certificate": "specdec.config.certificate",
     "Decoder": "specdec.decoding.decoder",
     "Generation": "specdec.interfaces.results",
     "Request": "specdec.decoding.requests",
     "SamplingParams": "specdec.sampling.params",
     "SpecdecError": "specdec.errors",
     "StepRecord": "specdec.interfaces.results",
-    "StreamEvent": "specdec.decoding.decoder",
+    "StreamEvent": "specdec.decoding.callbacks",
     "check": "specdec.compose",
     "load": "specdec.compose",
 }

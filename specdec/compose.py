@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec.config.catalog import load_catalog
+from specdec.config.certification import check_loaded, required_certificate
 from specdec.config.library import Catalog
 from specdec.config.resolved_spec import ResolvedPart, ResolvedSpec
 from specdec.config.resolver import built, read
@@ -26,6 +27,7 @@ def load(
     set: Mapping[str, Any] | Sequence[str] = (),  # noqa: A002 - the command line's --set
     parts: Iterable[type[Any]] = (),
     trust_remote_code: bool | None = None,
+    certificate: str | Path | None = None,
     **overrides: Any,
 ) -> Decoder:
     """The decoder of a shipped strategy, a .yaml file or a mapping.
@@ -36,16 +38,18 @@ def load(
         set: `a.b=value` texts, or {dotted key: value}.
         parts: Part classes that the spec may name beside the registered ones: `parts=[MyVerifier]`.
         trust_remote_code: Run the code that models bring; None: what SPECDEC_TRUST_REMOTE_CODE says. A spec cannot consent.
+        certificate: A file of `specdec verify --certificate`, which must be of what is loaded; None: only a spec with `max_tv`
+            needs one, which is looked for where `specdec verify` stores it.
         overrides: Top-level keys, such as sampling={"temperature": 1.0}.
 
     Raises:
-        SpecError: For every mistake at once.
+        SpecError: For every mistake at once; where a certificate is missing, of something else, or above `max_tv`.
         IncompatibleParts: Where the parts would not be lossless together.
         TargetMismatch: Where the model cannot do it.
     """
     catalog = load_catalog(parts=parts, trust_remote_code=trust_remote_code)
     given = target if isinstance(target, Target) else None
-    return build(_checked(source, catalog, target, set, overrides), catalog, target=given)
+    return build(_checked(source, catalog, target, set, overrides), catalog, target=given, certificate=certificate)
 
 
 def check(
@@ -111,9 +115,18 @@ def target_override(target: str | Path | Mapping[str, Any], registry: Registry) 
 
 
 def build(
-    resolved: ResolvedSpec, catalog: Catalog, *, target: Target | None = None, models: Mapping[str, Target] | None = None
+    resolved: ResolvedSpec,
+    catalog: Catalog,
+    *,
+    target: Target | None = None,
+    models: Mapping[str, Target] | None = None,
+    certificate: str | Path | None = None,
 ) -> Decoder:
-    """Load the target and the drafter's models, unless they are given (`models`, by option), and compose the decoder."""
+    """Load the target and the drafter's models, unless they are given (`models`, by option), and compose the decoder.
+
+    certificate: a file, as for `load`. Raises SpecError where it, or that of a spec with `max_tv`, is not of what is loaded.
+    """
+    certified = required_certificate(resolved, certificate)
     first = BuildTools(find_tree=resolved.find_tree, sampling_seed=resolved.spec.sampling.seed)
     given = models or {}
     with _of_a_template(resolved):
@@ -121,6 +134,8 @@ def build(
         nested = {option: given[option] if option in given else built(part, first) for option, part in resolved.nested.items()}
     tools = BuildTools(main, nested, resolved.find_tree, resolved.spec.sampling.seed)
     tools = replace(tools, drafters=tuple(_asked(number, part, tools) for number, part in enumerate(resolved.drafters)))
+    if certified is not None:
+        check_loaded(certified, resolved, main)
     drafter, tree, verifier = (resolved.parts[kind] for kind in (Kind.DRAFTER, Kind.TREE, Kind.VERIFIER))
     return Decoder(
         main,
@@ -130,6 +145,7 @@ def build(
         sampling=resolved.spec.sampling,
         name=resolved.spec.name,
         on_step=catalog.registry.step_observer(),
+        certificate=None if certified is None else certified.stamp,
     )
 
 

@@ -15,9 +15,11 @@ from specdec.bench.baselines import (
     reference_model,
     runs_on_transformers,
 )
+from specdec.bench.certificates import certified, check_all
 from specdec.bench.contender import Contender, Task, Timed, run_task
 from specdec.bench.measurements import PLAIN
 from specdec.compose import build, target_override
+from specdec.config.certification import unlimited
 from specdec.config.library import Catalog
 from specdec.config.resolved_spec import ResolvedPart, ResolvedSpec
 from specdec.config.resolver import built, check, read
@@ -73,14 +75,18 @@ def identity(part: ResolvedPart) -> str:
 class Lineup:
     """The contenders of a choice, checked before a weight is read. Raises SpecError and IncompatibleParts at once."""
 
-    def __init__(self, choice: Choice, catalog: Catalog, dtypes: Sequence[str] = ()) -> None:
+    def __init__(
+        self, choice: Choice, catalog: Catalog, dtypes: Sequence[str] = (), samplings: Sequence[SamplingParams] = ()
+    ) -> None:
         if not choice.strategies:
             raise SpecError("nothing to compare: name at least one strategy")
         self._choice = choice
         self._catalog = catalog
         self._plans = self._checked(None)
-        for dtype in dtypes:
-            self._checked(dtype)
+        in_dtypes: dict[str | None, dict[str, ResolvedSpec]] = {dtype: self._checked(dtype) for dtype in dtypes}
+        self._certified = [
+            one for dtype, specs in (in_dtypes or {None: self._plans}).items() for one in certified(specs, dtype, samplings)
+        ]
         target = self._target(self._plans)
         self._assistant = self._assistant_part(target)
         self._peers = self._chosen_peers(target)
@@ -93,6 +99,8 @@ class Lineup:
     def describe(self) -> dict[str, Any]:
         """By name what each contender is: for the header of a results file."""
         described: dict[str, Any] = {name: _described(resolved) for name, resolved in self._plans.items()}
+        for one in self._certified:
+            described[one.contender].setdefault("certificates", []).append(one.described())
         for peer in self._peers:
             assistant = None if not peer.assisted or self._assistant is None else _part(self._assistant)
             described[peer.name] = {"peer": peer.name, "prompt_lookup_num_tokens": peer.lookup, "assistant": assistant}
@@ -104,6 +112,7 @@ class Lineup:
         first = next(iter(resolved_specs.values()))
         tools = BuildTools(find_tree=first.find_tree)
         target = models.of(first.parts[Kind.TARGET], tools)
+        check_all(self._certified, dtype, target)
         contenders = [_contender(name, resolved, self._catalog, target, models) for name, resolved in resolved_specs.items()]
         if self._peers:
             model = reference_model(first.parts[Kind.TARGET])
@@ -161,7 +170,7 @@ class Lineup:
 def _contender(name: str, resolved: ResolvedSpec, catalog: Catalog, target: Target, models: Models) -> Contender:
     tools = BuildTools(find_tree=resolved.find_tree, sampling_seed=resolved.spec.sampling.seed)
     nested = {option: models.of(part, tools) for option, part in resolved.nested.items()}
-    decoder = build(resolved, catalog, target=target, models=nested)
+    decoder = build(unlimited(resolved), catalog, target=target, models=nested)
     return Contender(name, Drafted(decoder, resolved.spec.sampling).answer)
 
 

@@ -89,7 +89,7 @@ def _measure(plan: Any, catalog: Catalog, choice: Any, prompts: list[Path], sele
     from specdec.bench.run import Bench
 
     questions, files = read_questions(prompts, selection)
-    lineup = Lineup(choice, catalog, plan.dtypes)
+    lineup = Lineup(choice, catalog, plan.dtypes, [plan.sampling(temperature, None) for temperature in plan.temperatures])
     described = {"settings": plan.described(), "selection": asdict(selection)}
     header = Header({**described, "prompts": [asdict(file) for file in files]}, lineup.describe(), provenance())
     with ResultsFile(output, header) as file, _bar() as progress:

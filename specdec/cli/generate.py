@@ -3,8 +3,9 @@
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -26,7 +27,8 @@ from specdec.cli.terminal import (
 from specdec.compose import build, resolve
 from specdec.config.catalog import load_catalog
 from specdec.config.resolved_spec import ResolvedSpec
-from specdec.decoding.decoder import Decoder, StreamEvent
+from specdec.decoding.callbacks import StreamEvent
+from specdec.decoding.decoder import Decoder
 from specdec.decoding.requests import Request, prompt_ids
 from specdec.errors import SpecdecError, SpecError, TargetMismatch
 from specdec.files.text_escapes import terminal_text
@@ -51,9 +53,9 @@ def register(app: typer.Typer) -> None:
 def generate(
     strategy: Strategy,
     prompt: flags.Prompt = None,
-    prompt_file: Annotated[Path | None, typer.Option(help="Read the prompt from a file.")] = None,
+    prompt_file: flags.PromptFile = None,
     chat: flags.Chat = None,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of new tokens.")] = 128,
+    max_new_tokens: flags.MaxNewTokens = 128,
     target: TargetModel = None,
     trust: TrustRemoteCode = None,
     settings: Settings = None,
@@ -67,15 +69,15 @@ def generate(
     stop_ids: flags.StopIds = None,
     against_plain: flags.AgainstPlain = False,
     trace: flags.TraceTo = None,
+    certificate: flags.CertificateFile = None,
     json: Json = False,
 ) -> None:
     """Answer a prompt with a strategy, as the first request of a decoder in Python is answered."""
-    text, arguments = _prompt_text(prompt, prompt_file), template_arguments(template_arg)
-    catalog = load_catalog(trust_remote_code=trust)
-    sampling = flags.sampling_settings(temperature=temperature, top_k=top_k, top_p=top_p)
+    text, arguments = flags.prompt_text(prompt, prompt_file), template_arguments(template_arg)
+    catalog, sampling = load_catalog(trust_remote_code=trust), flags.sampling_settings(temperature, top_k, top_p)
     resolved = resolve(strategy, catalog, settings=[*(settings or ()), *sampling], target=target)
     with redirect_stdout(sys.stderr) if json else nullcontext():
-        decoder = build(resolved, catalog)
+        decoder = build(resolved, catalog, certificate=certificate)
         ids = _prompt_ids(decoder.target.codec, text, chat=chat, arguments=arguments, control_tokens=control_tokens)
         key = request_key(resolved.spec.sampling.seed, 0) if seed is None else seed
         options = flags.request_options(max_new_tokens, key, stop_ids, keep_special_tokens=keep_special_tokens)
@@ -114,24 +116,6 @@ def _warn_of_cut(decoder: Decoder, generation: Generation, max_new_tokens: int) 
         fail(f"the prompt fills {context}: there is no room for an answer")
     else:
         fail(f"{context} ended it after {len(generation.tokens)} tokens")
-
-
-def _prompt_text(prompt: str | None, prompt_file: Path | None) -> str:
-    if prompt_file is not None:
-        if prompt is not None:
-            raise SpecError("the prompt is given twice: as an argument and by --prompt-file")
-        try:
-            return prompt_file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise SpecError(f"--prompt-file {prompt_file}: cannot be read: {error}") from error
-    if prompt is not None and prompt != "-":
-        return prompt
-    if sys.stdin is None or sys.stdin.isatty():
-        raise SpecError("no prompt: give it as an argument, by --prompt-file, or on stdin")
-    try:
-        return sys.stdin.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"stdin cannot be read: {error}") from error
 
 
 def _prompt_ids(
@@ -200,7 +184,8 @@ def _ended_lines(events: Iterator[StreamEvent], *, quiet: bool) -> Iterator[Stre
 def guarantee_words(decoder: Decoder) -> str:
     """What the strategy promises of its output, in words; nothing is promised beyond the arithmetic of the target."""
     if decoder.verifier.declaration.guarantee is Guarantee.LOSSY:
-        return "lossy: not the target's distribution"
+        price = "" if decoder.certificate is None else f" ({decoder.certificate.verdict.removeprefix('lossy: ')})"
+        return f"lossy: not the target's distribution{price}"
     if decoder.target.facts.bitwise and (
         not decoder.sampling.temperature or Draw.COUPLED in decoder.verifier.declaration.accepts
     ):
@@ -242,6 +227,7 @@ def _report(resolved: ResolvedSpec, decoder: Decoder, generation: Generation, co
         "guarantee": generation.guarantee.value,
         "guarantee_words": guarantee_words(decoder),
         "seed": generation.seed,
+        "certificate": None if generation.certificate is None else asdict(generation.certificate),
         "spec": resolved.plain(),
         "compare": None if comparison is None else comparison.report(),
     }

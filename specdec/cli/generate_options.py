@@ -1,12 +1,17 @@
 """Options of `specdec generate`, and what they stand for in the spec and the request."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from specdec.errors import SpecError
+
 Prompt = Annotated[str | None, typer.Argument(help="The prompt; read from stdin if '-' or absent.", show_default=False)]
+PromptFile = Annotated[Path | None, typer.Option(help="Read the prompt from a file.")]
+MaxNewTokens = Annotated[int, typer.Option(min=1, help="Maximum number of new tokens.")]
 Chat = Annotated[bool | None, typer.Option("--chat/--raw", help="Use the chat template, or not. [default: where there is one]")]
 Seed = Annotated[
     int | None, typer.Option(min=0, max=2**63 - 1, help="Seed of all random draws. [default: from the strategy's]")
@@ -23,7 +28,10 @@ ControlTokens = Annotated[
 TraceTo = Annotated[
     Path | None, typer.Option("--trace", metavar="FILE", help="Record every step; `specdec trace show` makes a page of it.")
 ]
-
+CertificateFile = Annotated[
+    Path | None,
+    typer.Option("--certificate", metavar="FILE", help="Refuse to run unless this certificate of `specdec verify` fits."),
+]
 StopIds = Annotated[
     list[int] | None,
     typer.Option("--stop-id", metavar="ID", min=0, help="A token that ends the answer, besides the model's own. Repeatable."),
@@ -32,8 +40,9 @@ KeepSpecialTokens = Annotated[bool, typer.Option(help="Also show the answer's sp
 AgainstPlain = Annotated[bool, typer.Option("--compare", help="Also run plain decoding, and print the speed-up.")]
 
 
-def sampling_settings(**given: float | None) -> list[str]:
+def sampling_settings(temperature: float | None, top_k: int | None, top_p: float | None) -> list[str]:
     """The settings of a spec that the options of sampling stand for, of those that are given."""
+    given = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     return [f"sampling.{name}={value}" for name, value in given.items() if value is not None]
 
 
@@ -43,3 +52,22 @@ def request_options(
     """The options as those of a request."""
     stop = tuple(stop_ids or ())
     return {"max_new_tokens": max_new_tokens, "seed": seed, "stop_ids": stop, "skip_special_tokens": not keep_special_tokens}
+
+
+def prompt_text(prompt: str | None, prompt_file: Path | None) -> str:
+    """The prompt as it was given, in one of the three ways. Raises SpecError for none, or two."""
+    if prompt_file is not None:
+        if prompt is not None:
+            raise SpecError("the prompt is given twice: as an argument and by --prompt-file")
+        try:
+            return prompt_file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise SpecError(f"--prompt-file {prompt_file}: cannot be read: {error}") from error
+    if prompt is not None and prompt != "-":
+        return prompt
+    if sys.stdin is None or sys.stdin.isatty():
+        raise SpecError("no prompt: give it as an argument, by --prompt-file, or on stdin")
+    try:
+        return sys.stdin.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"stdin cannot be read: {error}") from error

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
 from specdec.cli import verify_options as options
+from specdec.cli.price import PriceFound, verify_priced, write_certificates
 from specdec.cli.terminal import (
     Json,
     Settings,
@@ -65,15 +66,16 @@ def verify(
     depth: options.Depth = None,
     models: options.Models = None,
     template_arg: TemplateArguments = None,
+    certificate: options.CertificateFile = None,
     json: Json = False,
 ) -> None:
     """Exit 0: proved. Exit 1: refuted; a lossy strategy reports its distance and exits 0, as it claims nothing.
 
-    Exit 3: inconclusive within the budget. Exit 2: a part failed or broke its contract.
+    Exit 1, too: a total variation that may be above `max_tv`. Exit 3: inconclusive within the budget. Exit 2: a part failed.
     """
-    from specdec.losslessness.suite import Wanted, verify_strategy
+    from specdec.losslessness.suite import Wanted
 
-    foreign = one_named(strategy, Foreign(function, peer, assistant))
+    foreign = one_named(strategy, Foreign(function, peer, assistant), certificate)
     _check_sizes(level, budget, {"vocab": vocab, "depth": depth, "models": models}, None if strategy else foreign)
     chat = _chat_format(template_arg, level, is_foreign=foreign.name is not None)
     catalog = load_catalog(trust_remote_code=trust)
@@ -82,13 +84,13 @@ def verify(
     name = foreign.name or resolved.spec.name
     with _progress(name) as progress:
         if foreign.name is not None:
-            found = verify_foreign(foreign, resolved, catalog, level, budget, seed, chat, progress)
+            found, price = verify_foreign(foreign, resolved, catalog, level, budget, seed, chat, progress), PriceFound()
         else:
             wanted = Wanted(_levels(level), budget, seed, vocab, depth, models, chat)
-            found = verify_strategy(resolved, catalog, wanted, progress)
-    _print(name, resolved, found, seed, level, json=json)
+            found, price = verify_priced(resolved, catalog, wanted, progress, certificate)
+    _print(name, resolved, found, seed, level, price, json=json)
     _write_report(folder, name, resolved, found, seed, json=json)
-    _leave(found)
+    _leave(resolved, found, price, certificate, seed, json=json)
 
 
 def _levels(level: WantedLevel) -> list[Level]:
@@ -119,10 +121,13 @@ def _write_report(
         typer.echo(f"written: {file}", err=json)
 
 
-def _leave(found: "Verification") -> None:
-    """With the verdicts' exit status."""
+def _leave(
+    resolved: ResolvedSpec, found: "Verification", price: PriceFound, certificate: Path | None, seed: int, *, json: bool
+) -> None:
+    """With the exit status of the verdicts and of `max_tv`, once certificates are written."""
     _raise_faults(found)
-    if code := exit_code(found.results):
+    limited = write_certificates(resolved, price, found.results, certificate, seed, json=json)
+    if code := exit_code(found.results) or limited:
         raise typer.Exit(code)
 
 
@@ -161,17 +166,22 @@ def _progress(name: str) -> Iterator[Callable[[Level], Progress]]:
         yield of_level
 
 
-def _print(name: str, resolved: ResolvedSpec, found: "Verification", seed: int, level: WantedLevel, *, json: bool) -> None:
+def _print(
+    name: str, resolved: ResolvedSpec, found: "Verification", seed: int, level: WantedLevel, price: PriceFound, *, json: bool
+) -> None:
     exact_only = level is WantedLevel.EXACT and all(result.level is Level.EXACT for result in found.results)
     if json and exact_only and found.results:
-        print_json(dict(found.results[0].facts))
+        print_json({**found.results[0].facts, **price.plain})
     elif json:
-        print_json(report_data(name, resolved.plain(), found.results, seed, found.fault_words))
+        print_json({**report_data(name, resolved.plain(), found.results, seed, found.fault_words), **price.plain})
     elif exact_only:
         for result in found.results:
             typer.echo("\n".join([f"{name}: {result.words}", *_lines(result)]))
     else:
         _print_levels(name, resolved, found.results)
+    if not json:
+        for line in price.lines:
+            typer.echo(line)
 
 
 def _print_levels(name: str, resolved: ResolvedSpec, results: tuple[LevelResult, ...]) -> None:

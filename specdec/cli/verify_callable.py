@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specdec.cli.output_files import claim_outputs
 from specdec.cli.verify_options import WantedLevel
 from specdec.compose import resolve
 from specdec.config.library import Catalog
@@ -33,12 +35,19 @@ class Foreign:
         return self.function or self.peer
 
 
-def one_named(strategy: str | None, foreign: Foreign) -> Foreign:
-    """The foreign decoder. Raises SpecError where not exactly one decoder is named, or a draft model for none."""
+def one_named(strategy: str | None, foreign: Foreign, certificate: Path | None) -> Foreign:
+    """The foreign decoder; a certificate's file is kept for this command.
+
+    Raises SpecError where not exactly one decoder is named, or a draft model for none, or a certificate of no strategy.
+    """
     if sum(named is not None for named in (strategy, foreign.function, foreign.peer)) != 1:
         raise SpecError("verify: name a strategy, or a function with --callable, or an engine with --peer; one of them")
     if foreign.assistant is not None and foreign.peer is None:
         raise SpecError("--assistant: is the draft model of an engine named with --peer")
+    if strategy is None and certificate is not None:
+        raise SpecError("--certificate: is for strategies; of another decoder there is no resolved spec to certify")
+    if certificate is not None:
+        claim_outputs(certificate)
     return foreign
 
 

@@ -59,3 +59,7 @@ Depth = Annotated[
 Models = Annotated[
     int | None, typer.Option(min=1, max=100, help="Stand-in models per size (exact).", show_default="8 or fewer")
 ]
+CertificateFile = Annotated[
+    Path | None,
+    typer.Option("--certificate", "-o", metavar="FILE", help="Write a certificate: what was proved and measured, of what."),
+]

@@ -90,7 +90,8 @@ class ResolvedSpec:
         parts = {kind.value: self._part(chosen) for kind, chosen in self.parts.items()}
         sampling = self.spec.sampling.model_dump(mode="json", exclude_none=True)
         draft = self.spec.sampling.draft_truncation.model_dump(mode="json", exclude_none=True)
-        return {**head, **parts, "sampling": {**sampling, "draft": draft}, "allow_lossy": self.spec.allow_lossy}
+        limit = {} if self.spec.max_tv is None else {"max_tv": self.spec.max_tv}
+        return {**head, **parts, "sampling": {**sampling, "draft": draft}, "allow_lossy": self.spec.allow_lossy, **limit}
 
     def _part(self, chosen: ResolvedPart) -> dict[str, Any]:
         """A part with all options; files of the library go by their names."""

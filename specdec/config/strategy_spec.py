@@ -43,6 +43,14 @@ class StrategySpec(BaseModel):
     verifier: Annotated[PartSpec, Field(description="the rule that accepts tokens")] = PartSpec(use="match")
     sampling: Annotated[SamplingParams, Field(description="how logits become probabilities")] = SamplingParams()
     allow_lossy: Annotated[bool, Field(description="permit a verifier whose output is not the target's distribution")] = False
+    max_tv: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            lt=1,
+            description="run only with a certificate of `specdec verify`: a token's total variation is at most this",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

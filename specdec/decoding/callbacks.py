@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from specdec.interfaces.results import StepRecord, Verdict
+from specdec.interfaces.results import Generation, StepRecord, Verdict
 from specdec.sampling.logits_warper import TargetProbs
 from specdec.trees.draft_tree import DraftTree
 
@@ -23,6 +23,23 @@ class StepInfo:
     target_probs: TargetProbs
     record: StepRecord
     texts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEvent:
+    """What one step added to an answer.
+
+    sources: by token, the drafter it came from, -1 for the target. record: None for the token of the prefill.
+    pieces: `text` in parts, each with the source of the token that it comes from, which may be an earlier event's.
+    generation: with the last event, the finished answer.
+    """
+
+    tokens: tuple[int, ...]
+    sources: tuple[int, ...]
+    text: str
+    pieces: tuple[tuple[str, int], ...]
+    record: StepRecord | None
+    generation: Generation | None
 
 
 StepCallback: TypeAlias = Callable[[StepInfo], None]

@@ -5,42 +5,24 @@ import time
 from collections import abc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from specdec.decoding.batching import BatchScheduler, DecodeBatch, check_batch_size
-from specdec.decoding.callbacks import StepCallback, StepInfo
+from specdec.decoding.callbacks import StepCallback, StepInfo, StreamEvent
 from specdec.decoding.contract_checks import checked_verdict
 from specdec.decoding.drafting import DraftRunner
 from specdec.decoding.requests import Request, requests_of
-from specdec.decoding.sequence import Sequence, open_sequences
+from specdec.decoding.sequence import Sequence, open_sequences, refuse_uncovered
 from specdec.decoding.step_outcome import Outcome, commit, step_record
 from specdec.errors import SpecdecError, SpecError
 from specdec.interfaces.declarations import Reads
 from specdec.interfaces.part_guard import PartGuard
 from specdec.interfaces.parts import Drafter, DraftSession, Target, TargetState, TreeBuilder, Verifier
-from specdec.interfaces.results import PHASES, Generation, Scored, StepRecord
+from specdec.interfaces.results import PHASES, CertificateStamp, Generation, Scored, StepRecord
 from specdec.sampling.params import SamplingParams
 from specdec.sampling.rng import RequestRng, seeded
 from specdec.trees.draft_tree import DraftTree
-
-
-@dataclass(frozen=True, slots=True)
-class StreamEvent:
-    """What one step added to an answer.
-
-    sources: by token, the drafter it came from, -1 for the target. record: None for the token of the prefill.
-    pieces: `text` in parts, each with the source of the token that it comes from, which may be an earlier event's.
-    generation: with the last event, the finished answer.
-    """
-
-    tokens: tuple[int, ...]
-    sources: tuple[int, ...]
-    text: str
-    pieces: tuple[tuple[str, int], ...]
-    record: StepRecord | None
-    generation: Generation | None
 
 
 class Decoder:
@@ -56,6 +38,7 @@ class Decoder:
         sampling: SamplingParams | None = None,
         name: str = "decoder",
         on_step: Callable[[StepRecord], None] | None = None,
+        certificate: CertificateStamp | None = None,
     ) -> None:
         self.name = name
         self.target = target
@@ -63,6 +46,7 @@ class Decoder:
         self.builder = builder
         self.verifier = verifier
         self.sampling = SamplingParams() if sampling is None else sampling
+        self.certificate = certificate
         self._on_step = on_step
         self._request_numbers = itertools.count()
         self._runner = DraftRunner(target=target, drafter=drafter, builder=builder)
@@ -89,7 +73,7 @@ class Decoder:
         sampling: SamplingParams | None = None,
         name: str | None = None,
     ) -> "Decoder":
-        """A decoder with other parts, or other sampling, and the rest of this one; None: as it is."""
+        """A decoder with other parts, or other sampling, and the rest of this one but its certificate; None: as it is."""
         return Decoder(
             self.target if target is None else target,
             self.drafter if drafter is None else drafter,
@@ -159,6 +143,7 @@ class Decoder:
         `answers` raises its error when all have ended.
         """
         check_batch_size(batch_size)
+        refuse_uncovered(requests, self.sampling, self.certificate)
         sequences = open_sequences(
             requests,
             target=self.target,
@@ -244,4 +229,4 @@ class Decoder:
             raise
 
     def _generation(self, sequence: Sequence) -> Generation:
-        return sequence.generation(self.verifier.declaration.guarantee)
+        return sequence.generation(self.verifier.declaration.guarantee, self.certificate)

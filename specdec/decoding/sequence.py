@@ -13,7 +13,7 @@ from specdec.errors import SpecdecError, SpecError
 from specdec.interfaces.declarations import Guarantee
 from specdec.interfaces.parts import Target
 from specdec.interfaces.proposals import Memory
-from specdec.interfaces.results import Generation, Scored, StepRecord, TokenLogprobs
+from specdec.interfaces.results import CertificateStamp, Generation, Scored, StepRecord, TokenLogprobs
 from specdec.sampling.keyed_noise import mix, request_key
 from specdec.sampling.logits_warper import LogitsWarper
 from specdec.sampling.params import SamplingParams
@@ -100,7 +100,7 @@ class Sequence:
         self.records.append(record)
         self.seconds = perf_counter() - self.began
 
-    def generation(self, guarantee: Guarantee) -> Generation:
+    def generation(self, guarantee: Guarantee, certificate: CertificateStamp | None = None) -> Generation:
         """The finished answer."""
         finish = self.emitted.finish
         return Generation(
@@ -116,6 +116,7 @@ class Sequence:
             guarantee=guarantee,
             seconds=self.seconds,
             prefill_seconds=self.prefill_seconds,
+            certificate=certificate,
         )
 
 
@@ -183,6 +184,19 @@ def _stop_rules(request: Request, limit: int, target: Target) -> StopRules:
     stop_ids = frozenset([*request.stop_ids, *(() if request.ignore_eos else known)])
     stop_sequences = tuple(tuple(stop) for stop in request.stop if not isinstance(stop, str))
     return StopRules(limit, stop_ids, stop_sequences, tuple(stop for stop in request.stop if isinstance(stop, str)))
+
+
+def refuse_uncovered(requests: abc.Sequence[Request], own: SamplingParams, certificate: CertificateStamp | None) -> None:
+    """Raise SpecError for a request that the certificate of a lossy decoder does not cover. own: the decoder's sampling."""
+    if certificate is None or certificate.lossless:
+        return
+    covered = own.model_dump(exclude={"seed"})
+    for request in requests:
+        asked = request.sampling.model_dump(exclude={"seed"}) if isinstance(request.sampling, SamplingParams) else covered
+        other = next((name for name, value in asked.items() if value != covered[name]), None)
+        if other is not None or request.processors:
+            what = "logits processors" if other is None else f"sampling.{other} = {asked[other]!r}, not {covered[other]!r}"
+            raise SpecError(f"the certificate of this lossy decoder covers its own sampling only; the request asks for {what}")
 
 
 def prepare(request: Request, target: Target, sampling: SamplingParams) -> tuple[list[int], int, SamplingParams]:

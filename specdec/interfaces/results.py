@@ -106,6 +106,19 @@ class TokenLogprobs:
     top: tuple[tuple[int, float], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class CertificateStamp:
+    """Which certificate the decoder of an answer was loaded with. sha256: the certificate's; verdict: its words.
+
+    tv_at_most: of a token's distribution from the target's. A lossy one holds for the spec's own sampling alone.
+    """
+
+    sha256: str
+    verdict: str
+    lossless: bool
+    tv_at_most: float
+
+
 MAX_SHOWN = 80
 """Characters of an answer that its repr shows."""
 
@@ -120,7 +133,7 @@ class Generation:
 
     tokens exclude the prompt and include a final stop token; text excludes it, and is cut before a stop string.
     finish_reason: 'stop' or 'length'. stopped_by: the stop id, id sequence or string.
-    records: one StepRecord per target forward after prefill.
+    records: one StepRecord per target forward after prefill. certificate: of a decoder that was loaded with one.
     """
 
     prompt_tokens: tuple[int, ...]
@@ -135,6 +148,7 @@ class Generation:
     guarantee: Guarantee
     seconds: float
     prefill_seconds: float
+    certificate: CertificateStamp | None = None
 
     def __repr__(self) -> str:
         """One line: the text (or ids) shortened, how it ended, and what speculation gained."""

@@ -6,17 +6,16 @@ import os
 import platform
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from specdec.config.certification import installed
 from specdec.errors import SpecError
 from specdec.files.atomic import write_whole
 from specdec.files.paths import is_file
 from specdec.files.text_escapes import markdown_text
 from specdec.losslessness.levels import LevelResult
 
-PACKAGES = ("specdec", "torch", "transformers", "numpy", "scipy")
 FILES = ("report.json", "report.md", "report.png")
 CPU_FILE = Path("/proc/cpuinfo")
 
@@ -44,7 +43,7 @@ def surroundings() -> dict[str, Any]:
 
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "versions": {"python": platform.python_version(), **installed()},
         "machine": {
             "cpu": _cpu(),
             "cores": os.cpu_count(),
@@ -113,13 +112,6 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(item) for item in value]
     return value
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _cpu() -> str:
