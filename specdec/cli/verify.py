@@ -77,8 +77,7 @@ def verify(
 
     foreign = one_named(strategy, Foreign(function, peer, assistant), certificate)
     _check_sizes(level, budget, {"vocab": vocab, "depth": depth, "models": models}, None if strategy else foreign)
-    chat = _chat_format(template_arg, level, is_foreign=foreign.name is not None)
-    catalog = load_catalog(trust_remote_code=trust)
+    chat, catalog = _chat_format(template_arg, level, foreign.name is not None), load_catalog(trust_remote_code=trust)
     resolved = resolve(strategy or "plain", catalog, settings=settings, target=target)
     folder = None if report is None else _held_folder(report)
     name = foreign.name or resolved.spec.name
@@ -97,7 +96,7 @@ def _levels(level: WantedLevel) -> list[Level]:
     return list(Level) if level is WantedLevel.ALL else [Level(level.value)]
 
 
-def _chat_format(given: list[str] | None, level: WantedLevel, *, is_foreign: bool) -> ChatFormat:
+def _chat_format(given: list[str] | None, level: WantedLevel, is_foreign: bool) -> ChatFormat:
     """Of the levels that ask the model. Raises SpecError where none of them is run."""
     if given and level is WantedLevel.EXACT and not is_foreign:
         raise SpecError("--template-arg: the stand-in models of level exact have no chat template; it needs another --level")
