@@ -8,9 +8,12 @@ import pytest
 from marked_letters import MarkedLetters
 
 from specdec.errors import SpecdecWarning
+from specdec.heads.checkpoint_path import SHIPPED
 from specdec.heads.config import HeadConfig, TrainedWith
 from specdec.heads.loading import warn_of_others
 from specdec.interfaces.target_identity import template_hash
+from specdec.targets.builtin import builtin_name
+from specdec.targets.gguf_cache import unpacked_folder
 
 SIZES = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 8}
 
@@ -69,3 +72,12 @@ def test_a_config_of_before_targets_were_named_is_read_and_says_nothing(target):
     warn_of_others(config.trained_with, target("any"), Path("head"))
     named = config.model_copy(update={"trained_with": OF_TINY})
     assert HeadConfig.model_validate_json(named.model_dump_json()) == named
+
+
+@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*/config.json")), ids=lambda path: path.parent.name)
+def test_a_shipped_head_names_the_embedded_model_and_its_chat_template(path, target):
+    trained_with = HeadConfig.model_validate_json(path.read_text()).trained_with
+    template = (unpacked_folder() / "chat_template.jinja").read_text()
+    assert trained_with == TrainedWith(target=builtin_name(), chat_template=template_hash(template))
+    with pytest.warns(SpecdecWarning, match="trained with target SmolLM2-135M-Instruct .*, not other, and with chat template"):
+        warn_of_others(trained_with, target("other"), path.parent)
