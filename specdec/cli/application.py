@@ -22,6 +22,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "simulate": ("simulate",),
     "trace": ("trace",),
     "train": ("train", "data"),
+    "heads": ("head",),
     "datastore": ("datastore",),
 }
 """By module, the commands and groups that it registers, in the order of the help page."""
