@@ -184,8 +184,7 @@ def _ended_lines(events: Iterator[StreamEvent], *, quiet: bool) -> Iterator[Stre
 def guarantee_words(decoder: Decoder) -> str:
     """What the strategy promises of its output, in words; nothing is promised beyond the arithmetic of the target."""
     if decoder.verifier.declaration.guarantee is Guarantee.LOSSY:
-        price = "" if decoder.certificate is None else f" ({decoder.certificate.verdict.removeprefix('lossy: ')})"
-        return f"lossy: not the target's distribution{price}"
+        return f"lossy: not the target's distribution ({_price_words(decoder)})"
     if decoder.target.facts.bitwise and (
         not decoder.sampling.temperature or Draw.COUPLED in decoder.verifier.declaration.accepts
     ):
@@ -195,6 +194,15 @@ def guarantee_words(decoder: Decoder) -> str:
     if decoder.sampling.temperature:
         return f"the target's distribution, up to numerics{rounding}"
     return f"greedy, up to ties{rounding and f' and rounding{rounding}'}"
+
+
+def _price_words(decoder: Decoder) -> str:
+    """What a lossy rule costs: by the certificate, else on the known cases."""
+    if decoder.certificate is not None:
+        return decoder.certificate.verdict.removeprefix("lossy: ")
+    from specdec.losslessness.price.known_cases import known_prices, worst_words
+
+    return worst_words(known_prices(decoder.verifier))
 
 
 def _summary(decoder: Decoder, generation: Generation) -> str:

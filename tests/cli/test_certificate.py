@@ -105,6 +105,12 @@ def test_verify_exits_one_above_the_limit_and_the_decoder_stays_refused(folder):
     assert "max_tv is 0.001, and by certificate" in refused.stderr
 
 
+def test_without_a_limit_a_lossy_answer_is_printed_with_what_the_rule_costs_on_known_cases(folder):
+    result = command("generate", "lossy.yaml", "abc", "--set", "max_tv=null", "--max-new-tokens", "4")
+    assert result.exit_code == 0, result.stderr
+    assert "a token's total variation is up to 0.111 on 8 known cases: G, one draw" in result.stdout
+
+
 def test_a_certificate_file_that_is_of_something_else_is_refused(folder):
     (folder / "c.json").write_text("{}")
     result = command("generate", "lossy.yaml", "abc", "--certificate", "c.json")

@@ -47,7 +47,7 @@ def worst_words(prices: Mapping[str, float]) -> str:
     if not prices:
         return "its price is not known: it takes no draft of the known cases"
     worst = max(prices, key=lambda name: prices[name])
-    return f"a token's total variation is up to {prices[worst]:.3g} on the {len(prices)} known cases ({worst})"
+    return f"a token's total variation is up to {prices[worst]:.3g} on {len(prices)} known cases: {worst}"
 
 
 def _drafts(declares: VerifierDeclaration) -> list[tuple[str, type[TreeBuilder], PartOptions]]:
