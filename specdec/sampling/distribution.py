@@ -8,6 +8,7 @@ from torch import Tensor
 from specdec.errors import NumericsError
 from specdec.sampling.params import TruncationParams
 from specdec.sampling.rng import TargetRng
+from specdec.sampling.topk import is_one_row
 
 FIRST_CUT = 256
 """Tokens that top-p looks at first. A full sort of 49,152 costs 11 ms, the likeliest 256 cost 0.1 and 4,096 cost 0.4."""
@@ -165,6 +166,8 @@ def draft_probs(logits: Tensor, target_ids: Tensor | None, vocab_size: int, trun
     A row without any possible token (a drafter out of room) stays zero: nothing can be drawn from it.
     """
     columns = logits.shape[-1]
+    if is_one_row(logits):
+        return draft_probs(logits[:1], target_ids, vocab_size, truncation).repeat(len(logits), 1)
     best = logits.amax(-1)
     if not all(value < float("inf") for value in best.tolist()):
         raise NumericsError("a row of draft logits has NaN or infinity")

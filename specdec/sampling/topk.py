@@ -34,6 +34,11 @@ def top_columns(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return values, found.clamp_max(columns - 1)
 
 
+def is_one_row(logits: Tensor) -> bool:
+    """Whether several rows are one that was expanded, as those of a drafter that answers all nodes of a depth alike."""
+    return len(logits) > 1 and logits.stride(0) == 0
+
+
 def best_tokens(logits: Tensor, count: int, target_ids: Tensor | None) -> list[list[tuple[int, float]]]:
     """By row, the `count` likeliest (target id, log-probability), best first; equal logits: the lower id first.
 
@@ -42,6 +47,8 @@ def best_tokens(logits: Tensor, count: int, target_ids: Tensor | None) -> list[l
     """
     if not logits.numel() or count < 1:
         return [[] for _ in logits]
+    if is_one_row(logits):
+        return best_tokens(logits[:1], count, target_ids) * len(logits)
     values, columns = top_columns(logits, count + MARGIN)
     log_probs = _log_probs(logits, columns).tolist()
     tokens = columns if target_ids is None else target_ids[columns]

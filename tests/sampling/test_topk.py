@@ -5,7 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specdec.errors import NumericsError
 from specdec.interfaces.proposals import Candidates, Distributions
+from specdec.sampling.distribution import draft_probs
+from specdec.sampling.params import TruncationParams
 from specdec.sampling.topk import BLOCK, best_tokens, top_columns
 
 
@@ -68,3 +71,15 @@ def test_rows_without_a_possible_token_and_questions_for_none_are_empty():
 def test_candidates_are_given_once_each_and_only_if_possible():
     answer = Candidates(((4, 7, 4, 9),), ((-0.1, -math.inf, -0.2, -0.3),))
     assert answer.top(2) == ([[4, 9]], [[-0.1, -0.3]])
+
+
+def test_one_row_for_several_nodes_is_ranked_and_warped_as_that_row_for_each_of_them():
+    row, ids = torch.randn(1, 600, generator=torch.Generator().manual_seed(0)), torch.arange(600) * 2
+    alike, copies = row.expand(4, -1), row.repeat(4, 1)
+    assert best_tokens(alike, 5, ids) == best_tokens(copies, 5, ids)
+    q = draft_probs(alike, ids, 1300, TruncationParams(top_k=9))
+    assert torch.equal(q, draft_probs(copies, ids, 1300, TruncationParams(top_k=9)))
+    q[0] = 0.0
+    assert bool(q[1].any())
+    with pytest.raises(NumericsError):
+        draft_probs(torch.full((1, 3), math.nan).expand(2, -1), None, 3, TruncationParams())
