@@ -2,24 +2,34 @@
 
 from typing import Literal, TypeAlias
 
+from specdec.heads.block import BlockConfig, BlockHead
 from specdec.heads.config import HeadConfig
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
 from specdec.heads.hydra import HydraConfig, HydraHead
 from specdec.heads.medusa import MedusaConfig, MedusaHead
 
-Kind: TypeAlias = Literal["eagle", "eagle3", "medusa", "hydra"]
+TrainedKind: TypeAlias = Literal["eagle", "eagle3", "medusa", "hydra"]
+"""What `specdec train` makes."""
+
+Kind: TypeAlias = Literal["eagle", "eagle3", "medusa", "hydra", "block"]
 
 DepthConfig: TypeAlias = MedusaConfig | HydraConfig
 """Of architectures with one head for each depth of a draft."""
 
-AnyConfig: TypeAlias = HeadConfig | DepthConfig
+TrainedConfig: TypeAlias = HeadConfig | DepthConfig
+
+AnyConfig: TypeAlias = TrainedConfig | BlockConfig
 
 DepthHead: TypeAlias = MedusaHead | HydraHead
 
-AnyHead: TypeAlias = EagleHead | EagleHead3 | DepthHead
+TrainedHead: TypeAlias = EagleHead | EagleHead3 | DepthHead
 
-CONFIGS: dict[str, type[DepthConfig]] = {"medusa": MedusaConfig, "hydra": HydraConfig}
+AnyHead: TypeAlias = TrainedHead | BlockHead
+
+TRAINED_CONFIGS: dict[str, type[DepthConfig]] = {"medusa": MedusaConfig, "hydra": HydraConfig}
+
+CONFIGS: dict[str, type[DepthConfig | BlockConfig]] = {**TRAINED_CONFIGS, "block": BlockConfig}
 """By `kind`, as config.json names it; EAGLE's name none."""
 
 
@@ -28,6 +38,11 @@ def new_head(config: AnyConfig) -> AnyHead:
 
     On the meta device it takes no memory, whatever the config says of its sizes.
     """
+    return BlockHead(config) if isinstance(config, BlockConfig) else trainable_head(config)
+
+
+def trainable_head(config: TrainedConfig) -> TrainedHead:
+    """The same of a head that can be trained."""
     if isinstance(config, MedusaConfig):
         return MedusaHead(config)
     if isinstance(config, HydraConfig):
@@ -38,3 +53,8 @@ def new_head(config: AnyConfig) -> AnyHead:
 def config_type(kind: object) -> type[AnyConfig]:
     """What a config of our own format is read as; one that names no kind is of EAGLE."""
     return CONFIGS.get(str(kind), HeadConfig)
+
+
+def trained_config_type(kind: object) -> type[TrainedConfig]:
+    """The same of a head that can be trained."""
+    return TRAINED_CONFIGS.get(str(kind), HeadConfig)

@@ -10,6 +10,7 @@ from specdec.plugins.hookspecs import hookimpl
 @hookimpl
 def specdec_drafters() -> list[type[Drafter]]:
     """Plain decoding, lookups, a draft model, draft heads, a mixture of drafters, and a table for proofs."""
+    from specdec.drafters.block import BlockDrafter
     from specdec.drafters.eagle import EagleDrafter
     from specdec.drafters.eagle3 import Eagle3Drafter
     from specdec.drafters.hydra import HydraDrafter
@@ -23,7 +24,7 @@ def specdec_drafters() -> list[type[Drafter]]:
     from specdec.drafters.tabular import Tabular
 
     lookups: list[type[Drafter]] = [NgramDrafter, SuffixDrafter, RecyclingDrafter]
-    heads: list[type[Drafter]] = [EagleDrafter, Eagle3Drafter, MedusaDrafter, HydraDrafter]
+    heads: list[type[Drafter]] = [EagleDrafter, Eagle3Drafter, MedusaDrafter, HydraDrafter, BlockDrafter]
     return [NoDrafter, *lookups, ModelDrafter, *heads, MixtureDrafter, Tabular]
 
 

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from specdec.files.atomic import whole_file, write_whole
-from specdec.heads.architectures import AnyHead
+from specdec.heads.architectures import TrainedHead
 from specdec.heads.hydra import HydraHead
 from specdec.heads.medusa import MedusaHead
 
@@ -33,14 +33,14 @@ def rows_of_ids(borrowed: Borrowed) -> Tensor:
     return rows
 
 
-def lm_head_rows(head: AnyHead, borrowed: Borrowed, step: int) -> Tensor:
+def lm_head_rows(head: TrainedHead, borrowed: Borrowed, step: int) -> Tensor:
     """[drafts, hidden] what step `step` of a draft is read by: the head's own LM head, or the borrowed rows."""
     if isinstance(head, MedusaHead | HydraHead):
         return head.own_lm_heads[step].weight if head.own_lm_heads else borrowed.lm_head
     return borrowed.lm_head if head.lm_head is None else head.lm_head.weight
 
 
-def save_head(folder: Path, head: AnyHead, borrowed: Borrowed) -> None:
+def save_head(folder: Path, head: TrainedHead, borrowed: Borrowed) -> None:
     """Weights by their published names, `draft_ids` [drafts] int64 where the vocabulary is reduced; embeddings are left out.
 
     Each file is whole whenever it is there, and the weights come last.

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from specdec.errors import CheckpointError, SpecError
 from specdec.files.paths import exists, is_file
-from specdec.heads.architectures import AnyConfig, AnyHead, config_type, new_head
+from specdec.heads.architectures import TrainedConfig, TrainedHead, trainable_head, trained_config_type
 from specdec.heads.config import TrainedWith
 from specdec.heads.formats.reading import read_head
 from specdec.interfaces.target_identity import same_target
@@ -51,7 +51,7 @@ def read_checkpoint(spec: TrainingSpec) -> dict[str, Any] | None:
     return state
 
 
-def head_as_left(spec: TrainingSpec, state: dict[str, Any]) -> AnyHead:
+def head_as_left(spec: TrainingSpec, state: dict[str, Any]) -> TrainedHead:
     """The head of a checkpoint, its sizes from config.json beside it.
 
     Where the best head so far is gone, the state forgets how good it was. Raises CheckpointError where files are damaged or
@@ -60,7 +60,7 @@ def head_as_left(spec: TrainingSpec, state: dict[str, Any]) -> AnyHead:
     path = spec.output / "config.json"
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        config = config_type(data.get("kind") if isinstance(data, dict) else None).model_validate(data)
+        config = trained_config_type(data.get("kind") if isinstance(data, dict) else None).model_validate(data)
     except ValidationError as error:
         raise CheckpointError(f"{path} does not describe a head: {error.errors()[0]['msg']}; {ANEW}") from error
     except (OSError, ValueError) as error:
@@ -71,7 +71,7 @@ def head_as_left(spec: TrainingSpec, state: dict[str, Any]) -> AnyHead:
     )
     if changed:
         raise CheckpointError(f"{path} is not of the head in checkpoint.pt: {', '.join(changed)} differ; {ANEW}")
-    head = new_head(config)
+    head = trainable_head(config)
     try:
         head.load_state_dict(state["head"])
     except NOT_OURS as error:
@@ -89,7 +89,7 @@ def restored(run: Trainer, state: dict[str, Any]) -> None:
         raise CheckpointError(f"{path} does not fit the run: {_first_line(error)}; {ANEW}") from error
 
 
-def _check_best(folder: Path, state: dict[str, Any], config: AnyConfig) -> None:
+def _check_best(folder: Path, state: dict[str, Any], config: TrainedConfig) -> None:
     """Look at the best head so far; where it is gone, the best from here on is kept. Raises CheckpointError if damaged."""
     counters = state["counters"]
     if not isinstance(counters, dict) or not counters.get("best_tau"):

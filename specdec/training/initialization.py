@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from specdec.errors import SpecdecWarning, SpecError, TargetMismatch
-from specdec.heads.architectures import AnyConfig, AnyHead, new_head
+from specdec.heads.architectures import TrainedConfig, TrainedHead, trainable_head
 from specdec.heads.config import HeadConfig, LayerConfig
 from specdec.heads.eagle import EagleHead
 from specdec.heads.hydra import HydraConfig, HydraHead, WideBlock
@@ -58,7 +58,7 @@ def borrow(call: ModelCall, draft_ids: Tensor | None) -> Borrowed:
     return Borrowed(embedding.clone(), rows.clone(), draft_ids)
 
 
-def head_config(spec: HeadSpec, target: Any, embedding: Tensor, data: FeatureSet) -> AnyConfig:
+def head_config(spec: HeadSpec, target: Any, embedding: Tensor, data: FeatureSet) -> TrainedConfig:
     """`head_sizes`, the inputs of all but Medusa heads scaled to a root mean square of 1. Raises SpecError."""
     sizes = head_sizes(spec, target)
     if not isinstance(sizes, HeadConfig | HydraConfig):
@@ -70,7 +70,7 @@ def head_config(spec: HeadSpec, target: Any, embedding: Tensor, data: FeatureSet
     return sizes.model_copy(update=scales)
 
 
-def head_sizes(spec: HeadSpec, target: Any) -> AnyConfig:
+def head_sizes(spec: HeadSpec, target: Any) -> TrainedConfig:
     """Sizes of the target's config where the spec names none, its inputs not scaled yet. Raises SpecError.
 
     Where the config has no such size, as GPT-2's has not: a key-value head for each head, four times the width, an epsilon of
@@ -191,13 +191,13 @@ def _are_layers(layers: Sequence[int], num_layers: int) -> bool:
     return len(set(layers)) == len(layers) and all(0 <= layer <= num_layers for layer in layers)
 
 
-def fresh_head(config: AnyConfig, lm_head: Tensor, seed: int) -> AnyHead:
+def fresh_head(config: TrainedConfig, lm_head: Tensor, seed: int) -> TrainedHead:
     """Random weights of a seed. All but EAGLE-3 heads start by repeating the feature, own LM heads as the target's rows.
 
     *Source: for Medusa's, arXiv 2401.10774, section 2.1.*
     """
     generator = torch.Generator().manual_seed(seed)
-    head = new_head(config)
+    head = trainable_head(config)
     with torch.no_grad():
         if isinstance(head, MedusaHead | HydraHead):
             _begin_by_depth(head, lm_head, generator)

@@ -12,7 +12,7 @@ from torch import Tensor
 from specdec.errors import NumericsError
 from specdec.files.atomic import whole_file
 from specdec.files.paths import is_file
-from specdec.heads.architectures import AnyHead
+from specdec.heads.architectures import TrainedHead
 from specdec.training.borrowed import Borrowed, rows_of_ids, save_head
 from specdec.training.dataset import Batch, FeatureSet
 from specdec.training.distributed import Processes
@@ -38,7 +38,7 @@ class Trainer:
     def __init__(
         self,
         spec: TrainingSpec,
-        head: AnyHead,
+        head: TrainedHead,
         borrowed: Borrowed,
         shards: Callable[[int], list[Path]],
         held_out: FeatureSet,

@@ -13,7 +13,7 @@ from specdec.files.atomic import write_whole
 from specdec.files.jsonl import append_lines, cut_unfinished_line, parse_json
 from specdec.files.locks import exclusive
 from specdec.files.paths import exists, expanded, is_file, is_folder
-from specdec.heads.architectures import AnyHead
+from specdec.heads.architectures import TrainedHead
 from specdec.heads.config import TrainedWith
 from specdec.heads.formats.checkpoint import HeadCheckpoint
 from specdec.interfaces.target_identity import template_hash
@@ -151,7 +151,7 @@ def _first(
     store: FeatureStore,
     made_with: TrainedWith,
     begun: HeadCheckpoint | None,
-) -> AnyHead:
+) -> TrainedHead:
     """The head of a run's first step: a fresh one, or the one that it starts from."""
     if begun is None:
         data = FeatureSet(store.training_shards(), layers=bool(spec.head.layers))

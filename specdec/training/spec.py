@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from specdec.heads.architectures import Kind
+from specdec.heads.architectures import TrainedKind
 from specdec.heads.config import Inputs
 from specdec.interfaces.consent import Consent
 
@@ -73,7 +73,7 @@ class DataSpec(Section):
 class HeadSpec(Section):
     """The shape of the head; sizes that are not given are the target's."""
 
-    kind: Kind = "eagle"
+    kind: TrainedKind = "eagle"
     inputs: Annotated[Inputs, Field(description="what the head sees (the paper's ablation)")] = Inputs.FEATURE_AND_SHIFTED_TOKEN
     intermediate_size: Annotated[int | None, Field(ge=1)] = None
     num_attention_heads: Annotated[int | None, Field(ge=1)] = None
@@ -118,7 +118,7 @@ class HeadSpec(Section):
 
 SIZES_OF_LAYERS = ("intermediate_size", "num_attention_heads", "num_key_value_heads", "rope_theta")
 BY_DEPTH = ("num_heads", "num_blocks")
-KEYS_OF_OTHERS: dict[Kind, tuple[str, ...]] = {
+KEYS_OF_OTHERS: dict[TrainedKind, tuple[str, ...]] = {
     "eagle": (*BY_DEPTH, "prefix"),
     "eagle3": (*BY_DEPTH, "prefix"),
     "medusa": ("inputs", "fc_bias", "prefix", *SIZES_OF_LAYERS),
@@ -136,7 +136,7 @@ class LossSpec(Section):
 
 
 ROWS_ONLY = LossSpec(regression=0.0, cross_entropy=1.0)
-PUBLISHED_LOSSES: dict[Kind, LossSpec] = {
+PUBLISHED_LOSSES: dict[TrainedKind, LossSpec] = {
     "eagle": LossSpec(),
     "eagle3": ROWS_ONLY,
     "medusa": ROWS_ONLY,

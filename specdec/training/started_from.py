@@ -6,7 +6,8 @@ from typing import Any
 import torch
 
 from specdec.errors import CheckpointError, SpecError
-from specdec.heads.architectures import AnyConfig, AnyHead, new_head
+from specdec.heads.architectures import TrainedConfig, TrainedHead, trainable_head
+from specdec.heads.block import BlockConfig
 from specdec.heads.checkpoint_path import locate_head
 from specdec.heads.config import TrainedWith
 from specdec.heads.formats.checkpoint import HeadCheckpoint
@@ -37,7 +38,7 @@ def sized_as_started(spec: TrainingSpec) -> TrainingSpec:
     return spec.model_copy(update={"head": spec.head.model_copy(update=sizes)})
 
 
-def _sizes(config: AnyConfig) -> dict[str, Any]:
+def _sizes(config: TrainedConfig) -> dict[str, Any]:
     """A head's sizes by the keys of a spec."""
     sizes = {key: getattr(config, name) for key, name in SIZES.items() if hasattr(config, name)}
     if not isinstance(config, HydraConfig):
@@ -67,9 +68,11 @@ def head_to_start_from(spec: TrainingSpec, made_for: tuple[int, int]) -> HeadChe
     return read
 
 
-def continued(read: HeadCheckpoint, made_with: TrainedWith) -> AnyHead:
+def continued(read: HeadCheckpoint, made_with: TrainedWith) -> TrainedHead:
     """A head that may be trained, with the weights read. made_with: of the new run."""
-    head = new_head(read.config.model_copy(update={"trained_with": made_with}))
+    if isinstance(read.config, BlockConfig):
+        raise SpecError("start_from: heads of kind 'block' draft, but cannot be trained yet")
+    head = trainable_head(read.config.model_copy(update={"trained_with": made_with}))
     head.load_state_dict({name: tensor.detach() for name, tensor in read.head.state_dict().items()})
     return head
 

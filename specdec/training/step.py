@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specdec.heads.architectures import AnyHead
+from specdec.heads.architectures import TrainedHead
 from specdec.training.borrowed import Borrowed, lm_head_rows
 from specdec.training.dataset import Batch
 from specdec.training.distributed import Processes
@@ -29,7 +29,7 @@ class BatchLoss:
 
 
 def batch_loss(
-    head: AnyHead,
+    head: TrainedHead,
     borrowed: Borrowed,
     row_of_id: Tensor,
     batch: Batch,

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from specdec.heads.architectures import AnyHead
+from specdec.heads.architectures import TrainedHead
 from specdec.heads.config import Inputs
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
@@ -21,14 +21,14 @@ from specdec.heads.medusa import MedusaHead
 from specdec.training.spec import StepsSpec
 
 
-def num_steps(head: AnyHead, spec: StepsSpec, progress: float) -> int:
+def num_steps(head: TrainedHead, spec: StepsSpec, progress: float) -> int:
     """Drafting steps to be learnt from at this share of the budget: of heads that each predict one depth, all."""
     if isinstance(head, MedusaHead | HydraHead):
         return head.config.num_heads
     return spec.end if progress >= spec.switch_at else spec.start
 
 
-def drafted(head: AnyHead, embedding: Tensor, token_ids: Tensor, features: Tensor, steps: int) -> Iterator[Tensor]:
+def drafted(head: TrainedHead, embedding: Tensor, token_ids: Tensor, features: Tensor, steps: int) -> Iterator[Tensor]:
     """Per step the head's states [conversations, rows, hidden]; row i >= s of step s predicts feature i + 1 and token i + 2.
 
     embedding: [vocab, hidden] the target's. token_ids: [conversations, rows + 1]. features: [conversations, rows, ...].

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from specdec.heads.architectures import AnyHead
+from specdec.heads.architectures import TrainedHead
 from specdec.heads.hydra import HydraHead
 from specdec.heads.medusa import MedusaHead
 from specdec.training.borrowed import Borrowed, lm_head_rows
@@ -33,7 +33,7 @@ class ChainAcceptance:
 
 
 @torch.no_grad()
-def chain_acceptance(head: AnyHead, borrowed: Borrowed, batches: Iterable[Batch]) -> ChainAcceptance:
+def chain_acceptance(head: TrainedHead, borrowed: Borrowed, batches: Iterable[Batch]) -> ChainAcceptance:
     """Greedy chains against the text itself, teacher-forced: exact for answers that the target gave at temperature 0.
 
     Every answer is walked cycle by cycle as a decoder would: from one committed token past the accepted drafts and one more.
@@ -63,12 +63,12 @@ def chain_acceptance(head: AnyHead, borrowed: Borrowed, batches: Iterable[Batch]
     return ChainAcceptance(alpha, tau, sum(tested), tuple(tested), tuple(accepted), cycles, committed)
 
 
-def chain_depth(head: AnyHead) -> int:
+def chain_depth(head: TrainedHead) -> int:
     """How deep the chain is that a head is validated with."""
     return min(DEPTH, head.config.num_heads) if isinstance(head, MedusaHead | HydraHead) else DEPTH
 
 
-def _right(head: AnyHead, borrowed: Borrowed, batch: Batch, depth: int) -> list[list[list[bool]]]:
+def _right(head: TrainedHead, borrowed: Borrowed, batch: Batch, depth: int) -> list[list[list[bool]]]:
     """[conversation][step][row]: whether that draft is the token two ahead of the row's feature."""
     truth = batch.token_ids[:, 2:]
     by_step = []

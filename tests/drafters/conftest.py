@@ -8,12 +8,14 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from specdec.decoding.decoder import Decoder
+from specdec.drafters.block import BlockDrafter
 from specdec.drafters.eagle import EagleDrafter
 from specdec.drafters.eagle3 import Eagle3Drafter
 from specdec.drafters.hydra import HydraDrafter
 from specdec.drafters.medusa import MedusaDrafter
 from specdec.drafters.none import NoDrafter
 from specdec.heads.architectures import config_type, new_head
+from specdec.heads.block_session import ready_block
 from specdec.heads.config import HeadConfig, Inputs, LayerConfig
 from specdec.heads.formats.checkpoint import HeadCheckpoint
 from specdec.heads.hydra_session import ready_hydra
@@ -41,6 +43,7 @@ MODEL = {
     "eos_token_id": None,
     "pad_token_id": None,
 }
+LAYER = {"intermediate_size": 40, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
 KINDS = {
     "eagle": {},
     "eagle, unshifted": {"inputs": Inputs.FEATURE_AND_UNSHIFTED_TOKEN},
@@ -54,11 +57,14 @@ KINDS = {
 PREFIX = LayerConfig(
     hidden_size=HIDDEN, intermediate_size=40, num_attention_heads=4, num_key_value_heads=2, head_dim=8, rms_norm_eps=1e-5
 )
+ONE_PASS = {"kind": "block", "layers": (1, 3), "block_size": 4, "mask_token_id": 47}
 OTHER_KINDS = {
     "medusa": {"kind": "medusa", "num_heads": 3, "own_lm_head": True},
     "hydra": {"kind": "hydra", "num_heads": 3, "embedding_scale": 2.0},
     "hydra, prefix": {"kind": "hydra", "num_heads": 4, "own_lm_head": True, "draft_vocab_size": 20, "prefix": PREFIX},
     "medusa, borrowed": {"kind": "medusa", "num_heads": 4, "num_blocks": 2, "draft_vocab_size": 20},
+    "dflash": {**ONE_PASS, "num_layers": 2},
+    "dspark": {**ONE_PASS, "causal": True, "from_anchor": True, "markov_rank": 5, "draft_vocab_size": 20},
 }
 """Heads that draft fewer levels than some trees have."""
 
@@ -73,10 +79,10 @@ def tiny_target(dtype=torch.float64, **changes) -> HuggingFaceTarget:
 def tiny_head(dtype=torch.float64, **changes) -> HeadCheckpoint:
     """Small random weights, so that a draft goes on from its feature, as a trained head does."""
     if "kind" in changes:
-        config = config_type(changes["kind"])(**{"hidden_size": HIDDEN, "vocab_size": VOCAB, **changes})
+        layer = LAYER if changes["kind"] == "block" else {}
+        config = config_type(changes["kind"])(**{"hidden_size": HIDDEN, **layer, "vocab_size": VOCAB, **changes})
     else:
-        sizes = {"intermediate_size": 40, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
-        config = HeadConfig(**{"hidden_size": HIDDEN, **sizes, "vocab_size": VOCAB, **changes})
+        config = HeadConfig(**{"hidden_size": HIDDEN, **LAYER, "vocab_size": VOCAB, **changes})
     head = new_head(config)
     torch.manual_seed(3)
     with torch.no_grad():
@@ -122,6 +128,10 @@ def drafter_of():
         checkpoint, device = tiny_head(dtype, **changes), target.facts.device
         if "kind" in changes:
             loaded = LoadedHead(checkpoint, target, dtype, device)
+            if changes["kind"] == "block":
+                config = checkpoint.config
+                declared = DrafterDeclaration(Gives.DISTRIBUTIONS, Features(layers=config.layers), max_depth=config.depths)
+                return BlockDrafter(ready_block(loaded)), declared
             medusa = changes["kind"] == "medusa"
             drafter = MedusaDrafter(ready_medusa(loaded)) if medusa else HydraDrafter(ready_hydra(loaded))
             depth = checkpoint.config.num_heads
@@ -173,7 +183,7 @@ class Featured(Drafter):
         raise NotImplementedError
 
     def open(self, starts: Sequence[DraftStart]):
-        hidden = [self._target.prefill([start.prompt], Features(last=True)).scored[0].hidden for start in starts]
+        hidden = [self._target.prefill([start.prompt], Features(last=True, layers=(1, 3))).scored[0].hidden for start in starts]
         return self._inner.open(
             [DraftStart(start.prompt, start.first_token, states) for start, states in zip(starts, hidden, strict=True)]
         )

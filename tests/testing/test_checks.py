@@ -49,12 +49,14 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "eagle": [{"head": "builtin"}],
     "eagle3": [{"head": "builtin"}],
     "medusa": [{"head": "builtin"}],
+    "block": [{"head": "builtin"}],
     "hydra": [{"head": "builtin"}],
     "mixture": [{"parts": ({"use": "ngram"}, {"use": "suffix"})}],
 }
 NOT_ON_A_TABLE = {
     "eagle": r"reads hidden states, and cannot run on a table; `specdec verify",
     "eagle3": r"no 'eagle3' head ships|reads hidden states",
+    "block": r"no 'block' head ships|reads hidden states",
     "medusa": r"no 'medusa' head ships|reads hidden states",
     "hydra": r"no 'hydra' head ships|reads hidden states",
     "mixture": r"needs other drafters, and cannot run on a table",

@@ -119,3 +119,39 @@ def test_declarations_follow_the_options():
 def test_a_warped_q_is_refused(growth, random_rows):
     with pytest.raises(SpecdecError, match="received a warped q"):
         growth(random_rows(3, 0), 3)(dynamic(), answer="probs")
+
+
+def best_first(rows, nodes):
+    """The likeliest paths under a product of rows, by a heap, as published for trees over one-pass rows (arXiv 2604.12989)."""
+    import heapq
+
+    order = [sorted(range(len(row)), key=lambda token, row=row: -row[token]) for row in rows]
+    heap, taken = [(-rows[0][order[0][0]], (0,))], []
+    while heap and len(taken) < nodes:
+        value, ranks = heapq.heappop(heap)
+        taken.append(tuple(order[depth][rank] for depth, rank in enumerate(ranks)))
+        depth, last = len(ranks) - 1, ranks[-1]
+        if last + 1 < len(rows[depth]):
+            sibling = value / rows[depth][order[depth][last]] * rows[depth][order[depth][last + 1]]
+            heapq.heappush(heap, (sibling, (*ranks[:-1], last + 1)))
+        if depth + 1 < len(rows):
+            heapq.heappush(heap, (value * rows[depth + 1][order[depth + 1][0]], (*ranks, 0)))
+    return taken
+
+
+def test_the_known_tree_over_rows_that_all_parents_share_comes_out(growth):
+    rows = [[0.6, 0.3, 0.1], [0.7, 0.2, 0.1]]
+    tree = growth(lambda path: rows[len(path)], 3)(dynamic(width=3, depth=2, nodes=4))
+    assert drafted(tree) == {(0,), (0, 0), (1,), (1, 0)} == set(best_first(rows, 4))
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("nodes", [1, 3, 7, 12])
+def test_with_width_to_spare_the_tree_over_shared_rows_holds_the_likeliest_paths(growth, seed, nodes):
+    import random
+
+    draw = random.Random(seed)
+    weights = [[draw.random() for _ in range(5)] for _ in range(4)]
+    rows = [[weight / sum(row) for weight in row] for row in weights]
+    tree = growth(lambda path: rows[len(path)], 5)(dynamic(width=nodes, depth=4, nodes=nodes))
+    assert drafted(tree) == set(best_first(rows, nodes))

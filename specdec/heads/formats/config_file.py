@@ -10,6 +10,7 @@ from specdec.errors import CheckpointError
 from specdec.files.json_object import read_json_object
 from specdec.heads.architectures import CONFIGS, AnyConfig, config_type
 from specdec.heads.config import LayerConfig
+from specdec.heads.formats.dflash import is_dflash, read_dflash_config
 from specdec.heads.formats.eagle import is_eagle3, read_eagle_config
 from specdec.heads.formats.hydra import is_hydra, read_hydra_config
 from specdec.heads.formats.llama_layer import check_layers, validated, validated_as
@@ -39,10 +40,12 @@ class ConfigFile:
         return kind if kind in CONFIGS else None
 
     @property
-    def family(self) -> Literal["eagle", "medusa", "hydra"]:
+    def family(self) -> Literal["eagle", "medusa", "hydra", "block"]:
         """Which architecture it is of; EAGLE's generations are one family."""
         if self.own_kind == "hydra" or is_hydra(self.data):
             return "hydra"
+        if self.own_kind == "block" or is_dflash(self.data):
+            return "block"
         return "medusa" if self.own_kind == "medusa" or is_medusa(self.data) else "eagle"
 
     @property
@@ -101,6 +104,8 @@ def _config(file: ConfigFile, layers: tuple[int, ...] | None) -> AnyConfig:
         return read_medusa_config(folder, data, file.shapes)
     if file.family == "hydra":
         return read_hydra_config(folder, data, file.shapes)
+    if file.family == "block":
+        return read_dflash_config(folder, data, file.shapes)
     if _is_our_eagle(data):
         config = validated(folder, data)
         if config.layers:

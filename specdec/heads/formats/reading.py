@@ -8,6 +8,7 @@ from torch import Tensor
 
 from specdec.errors import CheckpointError
 from specdec.heads.architectures import AnyConfig, new_head
+from specdec.heads.block import BlockConfig
 from specdec.heads.config import HeadConfig
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
@@ -72,6 +73,8 @@ def _named_tensors(file: ConfigFile, config: AnyConfig) -> dict[str, Tensor]:
         return renamed_medusa(file.data, tensors) if file.is_published else tensors
     if isinstance(config, HydraConfig):
         return renamed_hydra(file.data, tensors) if file.is_published else tensors
+    if isinstance(config, BlockConfig):
+        return tensors
     if config.kind == "eagle" and "fc.weight" not in tensors:
         raise CheckpointError(f"{file.folder}: not an EAGLE head: its weights have no fc.weight")
     return {_renamed(name): tensor for name, tensor in tensors.items()} if config.kind == "eagle3" else tensors

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from specdec.errors import CheckpointError
 from specdec.files.paths import is_file, matching
+from specdec.heads.block import BlockHead
 from specdec.heads.checkpoint_path import PICKLED
 from specdec.heads.config import VocabularyConfig
 from specdec.heads.layers import Attention
@@ -115,10 +116,10 @@ def assembled(folder: Path, head: HeadT, tensors: Mapping[str, Tensor], *, spell
     refuse(folder, missing=missing, extra=map(spelled, tensors.keys() - wanted.keys()), misshapen=misshapen)
     head.load_state_dict(dict(tensors), strict=True, assign=True)
     for module in head.modules():
-        if isinstance(module, Attention):
+        if isinstance(module, Attention | BlockHead):
             config = module.config
             frequencies = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
-            module.frequencies = frequencies.to(module.q_proj.weight.device)
+            module.frequencies = frequencies.to(next(module.parameters()).device)
     return head.eval().requires_grad_(False)
 
 
