@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from specdec.cli import app
 from specdec.heads.architectures import new_head
+from specdec.heads.block import BlockConfig
 from specdec.heads.config import HeadConfig, TrainedWith
 from specdec.heads.formats.checkpoint import HeadCheckpoint
 from specdec.heads.formats.layouts import Layout, needs_target, write_own
@@ -23,6 +24,7 @@ CONFIGS = {
     "eagle": HeadConfig(**LAYER, vocab_size=VOCAB, embedding_scale=2.0),
     "eagle3": HeadConfig(**LAYER, vocab_size=VOCAB, layers=(0, 1), own_lm_head=True, embedding_scale=2.0, fc_bias=False),
     "medusa": MedusaConfig(hidden_size=HIDDEN, vocab_size=VOCAB, num_heads=2, draft_vocab_size=8),
+    "block": BlockConfig(**LAYER, vocab_size=VOCAB, layers=(1, 2), block_size=4, mask_token_id=39),
     "hydra": HydraConfig(hidden_size=HIDDEN, vocab_size=VOCAB, num_heads=2, prefix=LAYER, embedding_scale=2.0),
 }
 
@@ -98,6 +100,7 @@ def test_all_that_is_wrong_with_a_folder_is_listed(head):
         ("medusa", None, "medusa_lm_head"),
         ("medusa", "vllm-medusa", "model"),
         ("hydra", None, "hydra_lm_head"),
+        ("block", None, "model"),
     ],
 )
 def test_a_head_is_converted_to_the_layout_of_others_and_back_and_computes_the_same(head, model, tmp_path, kind, to, weights):

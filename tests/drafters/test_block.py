@@ -153,7 +153,7 @@ def test_drafting_from_a_block_is_exactly_lossless(proved, pair, changes):
 
 
 def test_a_folder_in_dflashs_layout_declares_layers_and_depth(tmp_path, head_of, target_of):
-    write_dflash(tmp_path / "dflash", head_of(**DFLASH), num_target_layers=3, max_positions=96)
+    write_dflash(tmp_path / "dflash", head_of(**DFLASH), max_positions=96)
     options = BlockOptions(head=str(tmp_path / "dflash"))
     declared = BlockDrafter.declares(options)
     assert (declared.gives, declared.features, declared.max_depth) == (Gives.DISTRIBUTIONS, READ, 3)

@@ -68,7 +68,7 @@ def default_layer_ids(num_target_layers: int, count: int) -> list[int]:
     return [round(1 + place * (num_target_layers - 4) / (count - 1)) for place in range(count)]
 
 
-def write_dflash(folder: Path, checkpoint: HeadCheckpoint, *, num_target_layers: int, max_positions: int) -> None:
+def write_dflash(folder: Path, checkpoint: HeadCheckpoint, *, max_positions: int) -> None:
     """A one-pass head in DFlash's layout. Raises CheckpointError for a head that the layout cannot express."""
     head = checkpoint.head
     if not isinstance(head, BlockHead):
@@ -87,7 +87,6 @@ def write_dflash(folder: Path, checkpoint: HeadCheckpoint, *, num_target_layers:
         "model_type": "qwen3",
         **{name: getattr(config, name) for name in names},
         "num_hidden_layers": config.num_layers,
-        "num_target_layers": num_target_layers,
         "max_position_embeddings": max_positions,
         "rms_norm_eps": config.rms_norm_eps,
         "rope_theta": config.rope_theta,

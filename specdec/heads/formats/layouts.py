@@ -13,6 +13,7 @@ from specdec.heads.architectures import Kind
 from specdec.heads.config import HeadConfig
 from specdec.heads.formats.checkpoint import EMBEDDING, LM_HEAD, HeadCheckpoint, tensors_of, write_folder
 from specdec.heads.formats.config_file import ConfigFile
+from specdec.heads.formats.dflash import write_dflash
 from specdec.heads.formats.eagle import write_eagle
 from specdec.heads.formats.hydra import write_hydra
 from specdec.heads.formats.medusa import is_vllm, write_authors_medusa, write_vllm_medusa
@@ -31,10 +32,17 @@ class Layout(StrEnum):
     MEDUSA = "medusa"
     VLLM_MEDUSA = "vllm-medusa"
     HYDRA = "hydra"
+    DFLASH = "dflash"
 
 
 PUBLISHED: Mapping[Kind, Layout] = MappingProxyType(
-    {"eagle": Layout.EAGLE, "eagle3": Layout.SPECULATORS, "medusa": Layout.MEDUSA, "hydra": Layout.HYDRA}
+    {
+        "eagle": Layout.EAGLE,
+        "eagle3": Layout.SPECULATORS,
+        "medusa": Layout.MEDUSA,
+        "hydra": Layout.HYDRA,
+        "block": Layout.DFLASH,
+    }
 )
 """By kind of head, the layout that others read."""
 
@@ -47,6 +55,8 @@ def layout_of(file: ConfigFile) -> Layout:
         return Layout.VLLM_MEDUSA if is_vllm(file.data) else Layout.MEDUSA
     if file.family == "hydra":
         return Layout.HYDRA
+    if file.family == "block":
+        return Layout.DFLASH
     return Layout.SPECULATORS if "speculators_model_type" in file.data else Layout.EAGLE
 
 
@@ -86,8 +96,9 @@ def write_head(
         raise CheckpointError(f"layout '{layout}' writes out what the head borrows from its target: give the target")
     if layout is Layout.SPECDEC:
         write_own(folder, checkpoint)
-    elif layout is Layout.EAGLE:
-        write_eagle(folder, checkpoint, max_positions=_positions(checkpoint, target, max_positions))
+    elif layout in (Layout.EAGLE, Layout.DFLASH):
+        write_layer = write_eagle if layout is Layout.EAGLE else write_dflash
+        write_layer(folder, checkpoint, max_positions=_positions(checkpoint, target, max_positions))
     elif layout is Layout.SPECULATORS:
         positions, named = _positions(checkpoint, target, max_positions), _named(checkpoint, target, made_for)
         lent = _embedding(target) if target is not None and needs_target(checkpoint, layout) else None

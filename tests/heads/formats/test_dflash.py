@@ -124,7 +124,7 @@ def test_a_head_that_is_written_is_read_as_it_was(tmp_path, changes):
         **sizes, head_dim=DIM, vocab_size=VOCAB, layers=(2, 5), block_size=8, mask_token_id=3, num_layers=2, **changes
     )
     torch.manual_seed(0)
-    write_dflash(tmp_path, HeadCheckpoint(BlockHead(config)), num_target_layers=6, max_positions=64)
+    write_dflash(tmp_path, HeadCheckpoint(BlockHead(config)), max_positions=64)
     read = read_head(tmp_path)
     assert read.config == config.model_copy(update={"max_positions": 64})
     torch.manual_seed(0)
@@ -137,4 +137,4 @@ def test_a_head_that_the_layout_cannot_express_is_not_written(tmp_path):
     sizes = {"hidden_size": HIDDEN, "intermediate_size": INNER, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS}
     config = BlockConfig(**sizes, head_dim=DIM, vocab_size=VOCAB, layers=(0, 5), block_size=8, mask_token_id=3)
     with pytest.raises(CheckpointError, match="no place for"):
-        write_dflash(tmp_path, HeadCheckpoint(BlockHead(config)), num_target_layers=6, max_positions=64)
+        write_dflash(tmp_path, HeadCheckpoint(BlockHead(config)), max_positions=64)
