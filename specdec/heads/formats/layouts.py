@@ -94,22 +94,20 @@ def write_head(
     """
     if needs_target(checkpoint, layout) and target is None:
         raise CheckpointError(f"layout '{layout}' writes out what the head borrows from its target: give the target")
+    lender = target if needs_target(checkpoint, layout) else None
     if layout is Layout.SPECDEC:
         write_own(folder, checkpoint)
     elif layout in (Layout.EAGLE, Layout.DFLASH):
-        write_layer = write_eagle if layout is Layout.EAGLE else write_dflash
-        write_layer(folder, checkpoint, max_positions=_positions(checkpoint, target, max_positions))
+        write = write_eagle if layout is Layout.EAGLE else write_dflash
+        write(folder, checkpoint, max_positions=_positions(checkpoint, target, max_positions))
     elif layout is Layout.SPECULATORS:
         positions, named = _positions(checkpoint, target, max_positions), _named(checkpoint, target, made_for)
-        lent = _embedding(target) if target is not None and needs_target(checkpoint, layout) else None
-        write_speculators(folder, checkpoint, target=named, max_positions=positions, embedding=lent)
+        write_speculators(folder, checkpoint, target=named, max_positions=positions, embedding=_embedding(lender))
+    elif layout is Layout.VLLM_MEDUSA:
+        write_vllm_medusa(folder, checkpoint, lm_head=_lm_head(lender))
     else:
-        lent = _lm_head(target) if target is not None and needs_target(checkpoint, layout) else None
-        if layout is Layout.VLLM_MEDUSA:
-            write_vllm_medusa(folder, checkpoint, lm_head=lent)
-        else:
-            write = write_hydra if layout is Layout.HYDRA else write_authors_medusa
-            write(folder, checkpoint, target=_named(checkpoint, target, made_for), lm_head=lent)
+        write_published = write_hydra if layout is Layout.HYDRA else write_authors_medusa
+        write_published(folder, checkpoint, target=_named(checkpoint, target, made_for), lm_head=_lm_head(lender))
 
 
 def write_own(folder: Path, checkpoint: HeadCheckpoint) -> None:
@@ -145,12 +143,16 @@ def _named(checkpoint: HeadCheckpoint, target: Target | None, given: str | None)
     return named
 
 
-def _embedding(target: Target) -> Tensor:
+def _embedding(target: Target | None) -> Tensor | None:
+    if target is None:
+        return None
     return target.embed(torch.arange(target.facts.vocab_size, device=target.facts.device)).cpu()
 
 
-def _lm_head(target: Target) -> Tensor:
+def _lm_head(target: Target | None) -> Tensor | None:
     """[vocab, hidden]. Raises TargetMismatch where the LM head is none of rows alone."""
+    if target is None:
+        return None
     found = shared_rows(target, torch.arange(target.facts.vocab_size, device=target.facts.device))
     if found is None or found[1] is not None:
         raise TargetMismatch("the target's LM head is no matrix without a bias, so that the layout cannot hold it")
