@@ -9,10 +9,12 @@ import typer
 
 from specdec.cli.terminal import fail
 from specdec.compose import build
-from specdec.config.certification import stored_at, unlimited
+from specdec.config.certificate import Certificate
+from specdec.config.certification import required_certificate, stored_at, unlimited
 from specdec.config.library import Catalog
 from specdec.config.resolved_spec import ResolvedSpec
 from specdec.config.resolver import built
+from specdec.errors import SpecdecError
 from specdec.interfaces.declarations import Guarantee, Kind
 from specdec.interfaces.parts import BuildTools, Target
 from specdec.losslessness.levels import Level, LevelResult, Progress
@@ -95,17 +97,40 @@ def write_certificates(
     """
     from specdec.losslessness.certify import certify
 
-    limit = resolved.spec.max_tv
     if found.target is None:
         return 0
     certificate = certify(resolved, found.target, results, price=found.measured, known_cases=found.known, seed=seed)
-    for place in (*(() if path is None else (path,)), *(() if limit is None else (stored_at(resolved),))):
-        certificate.write(place)
-        typer.echo(f"written: {place}", err=json)
-    if limit is None or certificate.tv_at_most <= limit:
+    if path is not None:
+        _write(certificate, path, json=json)
+    if resolved.spec.max_tv is None:
         return 0
-    if certificate.tv_at_most < 1:
-        fail(f"the total variation a token may be up to {certificate.tv_at_most:.3g}, above max_tv {limit:g}")
-        return 1
-    fail(f"max_tv {limit:g}: {certificate.verdict}")
-    return 3 if found.measured is None else 1
+    if not certificate.says_something:
+        return _judged_by_stored(resolved)
+    _write(certificate, stored_at(resolved), json=json)
+    return _judged(certificate, resolved.spec.max_tv)
+
+
+def _write(certificate: Certificate, path: Path, *, json: bool) -> None:
+    certificate.write(path)
+    typer.echo(f"written: {path}", err=json)
+
+
+def _judged(certificate: Certificate, limit: float) -> int:
+    """The exit code by the limit, with a message where it is not kept."""
+    if certificate.tv_at_most <= limit:
+        return 0
+    if certificate.measured is None:
+        fail(f"max_tv {limit:g}: {certificate.verdict}")
+        return 3
+    fail(f"the total variation a token may be up to {certificate.tv_at_most:.3g}, above max_tv {limit:g}")
+    return 1
+
+
+def _judged_by_stored(resolved: ResolvedSpec) -> int:
+    """The exit code after levels that say nothing of the limit: an earlier certificate stays, and holds."""
+    try:
+        required_certificate(resolved)
+    except SpecdecError as error:
+        fail(f"these levels say nothing of max_tv, so that no certificate is stored; {error}")
+        return 3
+    return 0

@@ -135,6 +135,12 @@ class Certificate(BaseModel):
         return self.guarantee is Guarantee.LOSSLESS and self._proved("exact")
 
     @property
+    def says_something(self) -> bool:
+        """Whether anything that was run bears on the total variation: a measurement, the exact level, or a refutation."""
+        ran = any(one.level == "exact" or one.outcome == "refuted" for one in self.levels)
+        return self.measured is not None or ran
+
+    @property
     def verdict(self) -> str:
         """In a few words."""
         if self.lossless:

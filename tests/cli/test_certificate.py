@@ -131,11 +131,20 @@ def test_a_lossless_strategy_passes_any_limit_by_its_exact_proof(folder):
     assert json.loads(answer.stdout)["certificate"]["lossless"]
 
 
-def test_a_lossless_strategy_whose_proof_was_not_run_gets_no_bound(folder):
+@pytest.mark.slow
+def test_levels_that_say_nothing_of_the_limit_store_nothing_and_leave_an_earlier_certificate(folder):
     (folder / "exact.yaml").write_text("extends: lossy.yaml\nverifier: {use: chain}\nallow_lossy: false\n")
-    result = command("verify", "exact.yaml", "--level", "bitwise", "--budget", "0.2")
+    bitwise = ("verify", "exact.yaml", "--level", "bitwise", "--budget", "0.2")
+    result = command(*bitwise)
     assert result.exit_code == 3
-    assert "nothing is proved about its total variation" in result.stderr
+    assert "these levels say nothing of max_tv" in result.stderr
+    assert not (folder / "cache").exists()
+    assert command("verify", "exact.yaml", "--budget", "0.5").exit_code == 0
+    [stored] = (folder / "cache" / "certificates").glob("exact-*.json")
+    before = stored.read_text()
+    assert "say nothing" not in command(*bitwise).stderr
+    assert stored.read_text() == before
+    assert command("generate", "exact.yaml", "abc", "--max-new-tokens", "2").exit_code == 0
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from specdec.compose import build
 from specdec.config import certification
 from specdec.config.catalog import load_catalog
 from specdec.config.certificate import Certificate
-from specdec.config.certification import required_certificate, stored_at
+from specdec.config.certification import model_files, required_certificate, stored_at
 from specdec.config.resolver import check, read
 from specdec.errors import SpecError
 from specdec.interfaces.results import CertificateStamp
@@ -201,6 +201,22 @@ def test_a_tree_file_with_other_contents_and_another_version_are_refused(catalog
     monkeypatch.setattr(certification, "installed", lambda: {"specdec": "9.9"})
     with pytest.raises(SpecError, match=r"was made by specdec .*, not 9\.9"):
         required_certificate(resolve(catalog, LOSSLESS, **spec), tmp_path / "c.json")
+
+
+def test_weights_that_were_trained_further_in_place_are_other_files(catalog, tmp_path):
+    model = tmp_path / "model"
+    model.mkdir()
+    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 32, "num_hidden_layers": 1}
+    (model / "config.json").write_text(json.dumps(config))
+    (model / "model.safetensors").write_bytes(b"before")
+    resolved = resolve(catalog, {"target": str(model), "drafter": "ngram"})
+    before = model_files(resolved)
+    assert set(before["target.model"]) == {"config.json", "model.safetensors"}
+    (model / "model.safetensors").write_bytes(b"after!")
+    after = model_files(resolved)
+    assert {name for name in before["target.model"] if before["target.model"][name] != after["target.model"][name]} == {
+        "model.safetensors"
+    }
 
 
 def test_with_a_target_that_is_already_loaded_the_target_itself_is_compared(catalog, tmp_path):
