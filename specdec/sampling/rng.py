@@ -115,12 +115,13 @@ class SeededDraftRng(DraftRng):
         self._generator = torch.Generator().manual_seed(signed(self._seed))
 
     def draw(self, probs: Tensor, count: int, *, replacement: bool) -> list[int]:
-        weights = probs.detach().to("cpu", torch.float64)
+        row = probs.detach().to("cpu", torch.float64)
         if replacement:
-            return torch.multinomial(weights, count, replacement=True, generator=self._generator).tolist()
+            return torch.multinomial(row, count, replacement=True, generator=self._generator).tolist()
+        possible = row.nonzero()[:, 0]
+        weights = row[possible]
         race = weights / torch.empty_like(weights).exponential_(generator=self._generator)
-        keys, ids = race.topk(min(count, race.shape[-1]))
-        return ids[keys > 0].tolist()
+        return possible[race.topk(min(count, len(possible))).indices].tolist()
 
     def flip(self, probability: float) -> bool:
         self._flips += 1
