@@ -59,8 +59,6 @@ PREFIX = LayerConfig(
 )
 ONE_PASS = {"kind": "block", "layers": (1, 3), "block_size": 4, "mask_token_id": 47}
 OTHER_KINDS = {
-    "medusa": {"kind": "medusa", "num_heads": 3, "own_lm_head": True},
-    "hydra": {"kind": "hydra", "num_heads": 3, "embedding_scale": 2.0},
     "hydra, prefix": {"kind": "hydra", "num_heads": 4, "own_lm_head": True, "draft_vocab_size": 20, "prefix": PREFIX},
     "medusa, borrowed": {"kind": "medusa", "num_heads": 4, "num_blocks": 2, "draft_vocab_size": 20},
     "dflash": {**ONE_PASS, "num_layers": 2},

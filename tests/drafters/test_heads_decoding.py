@@ -60,7 +60,7 @@ def plain(target_of, decoder_of):
 def test_every_builder_and_verifier_gives_plain_decodings_tokens(target_of, drafter_of, decoder_of, plain, builder, rule):
     target = target_of()
     eagle3 = {"layers": (1, 2, 3), "draft_vocab_size": 20, "own_lm_head": True}
-    for changes in ({}, eagle3, {"kind": "medusa", "num_heads": 3, "own_lm_head": True}):
+    for changes in ({}, eagle3, {"kind": "medusa", "num_heads": 3}, {"kind": "hydra", "num_heads": 3}):
         decoder = decoder_of(target, drafter_of(target, changes), BUILDERS[builder], rule)
         assert ids(decoder, PROMPTS[:2]) == plain(torch.float64)[:2]
 

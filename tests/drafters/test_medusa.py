@@ -7,22 +7,27 @@ from specdec.drafters.medusa import MedusaDrafter, MedusaOptions
 from specdec.errors import CheckpointError, TargetMismatch
 from specdec.interfaces.declarations import Features, Gives
 from specdec.interfaces.parts import BuildTools
-from specdec.interfaces.proposals import DraftStart, Frontier
+from specdec.interfaces.proposals import Budget, Distributions, DraftStart, Frontier
 from specdec.interfaces.results import Committed
+from specdec.sampling.rng import seeded
 from specdec.tree_builders.chain import Chain, ChainOptions
 from specdec.tree_builders.chains import Chains, ChainsOptions
 from specdec.tree_builders.coupled import Coupled, CoupledOptions
 from specdec.tree_builders.dynamic import Dynamic, DynamicOptions
 from specdec.tree_builders.fixed import Fixed, FixedOptions
+from specdec.tree_builders.pair import Pair, PairOptions
 from specdec.tree_builders.sampled import Sampled, SampledOptions
 from specdec.tree_builders.top_then_one import TopThenOne, TopThenOneOptions
 from specdec.trees.draft_tree import TreeSketch
 from specdec.verifiers.block import Block
 from specdec.verifiers.gbv import Gbv
 from specdec.verifiers.greedy_last import GreedyLast
+from specdec.verifiers.k_seq import KSeq
 from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound
+from specdec.verifiers.optimal_transport import OptimalTransport
 from specdec.verifiers.point_mass import PointMass
+from specdec.verifiers.spec_hub import SpecHub
 from specdec.verifiers.traversal import Traversal
 
 HEADS = {"kind": "medusa", "num_heads": 3, "own_lm_head": True}
@@ -102,6 +107,9 @@ PAIRS = {
     "iid, traversal": ((Sampled, SampledOptions(widths=[2, 1], replacement=True)), Traversal),
     "chains, gbv": ((Chains, ChainsOptions(count=2, length=2)), Gbv),
     "top then one, greedy_last": ((TopThenOne, TopThenOneOptions(widths=[2, 1])), GreedyLast),
+    "iid, k_seq": ((Sampled, SampledOptions(widths=[2, 1], replacement=True)), KSeq),
+    "iid, optimal_transport": ((Sampled, SampledOptions(widths=[2, 1], replacement=True)), OptimalTransport),
+    "pair, spec_hub": ((Pair, PairOptions(depth=1)), SpecHub),
     "coupled, match": ((Coupled, CoupledOptions(widths=[2, 1])), Match),
 }
 
@@ -109,6 +117,20 @@ PAIRS = {
 @pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS.keys())
 def test_drafting_from_rows_by_depth_is_exactly_lossless(proved, pair):
     assert proved(HEADS, *pair).tv <= 1e-12
+
+
+def test_a_dynamic_tree_of_rows_by_depth_holds_the_likeliest_prefixes_under_their_product():
+    """Known answer: rows (.6, .3, .1) and (.7, .2, .1), four nodes of values .6, .42, .3 and .21."""
+    rows = torch.tensor([[0.6, 0.3, 0.1], [0.7, 0.2, 0.1]]).log()
+    steps = Dynamic(DynamicOptions(width=3, depth=2, nodes=4)).grow(0, 5, Budget(nodes=9, depth=2), seeded(0).draft)
+    asked, tree = next(steps), None
+    while tree is None:
+        depths = [asked.tree.depths[node] for node in asked.nodes]
+        try:
+            asked = steps.send(Distributions(rows[depths]))
+        except StopIteration as stop:
+            tree = stop.value
+    assert {tuple(tree.path_tokens(node)) for node in range(1, len(tree))} == {(0,), (0, 0), (1,), (1, 0)}
 
 
 def test_a_folder_declares_its_depth_and_its_sizes_and_another_kind_is_refused(tmp_path, head_of, target_of):
