@@ -46,8 +46,10 @@ def _grounded(head: HydraHead, embeddings: Tensor, features: Tensor, steps: int)
     """Head s reads the feature of the row from which a draft began, and the s + 1 tokens of the text that follow."""
     rows = features.shape[1]
     read = head.read_features(features, torch.arange(rows, device=features.device)[None])
-    for step in range(min(steps, rows)):
-        begun = rows - step
+    for step in range(steps):
+        if (begun := rows - step) <= 0:
+            yield torch.zeros_like(read)
+            continue
         following = torch.stack([embeddings[:, later : later + begun] for later in range(step + 1)], dim=2)
         states = head(step, read[:, :begun], following)
         yield torch.cat((torch.zeros_like(read[:, :step]), states), dim=1)
@@ -55,8 +57,8 @@ def _grounded(head: HydraHead, embeddings: Tensor, features: Tensor, steps: int)
 
 def _begun_before(states: Tensor, step: int) -> Tensor:
     """The states of a draft of depth step + 1 by the row at which it ends; they are given by that from which it began."""
-    rows = states.shape[1]
-    return torch.cat((torch.zeros_like(states[:, :step]), states[:, : rows - step]), dim=1)
+    begun = max(states.shape[1] - step, 0)
+    return torch.cat((torch.zeros_like(states[:, :step]), states[:, :begun]), dim=1)
 
 
 def paired_tokens(token_ids: Tensor, inputs: Inputs) -> Tensor:

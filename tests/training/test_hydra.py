@@ -9,10 +9,12 @@ from specdec.errors import SpecError
 from specdec.heads.config import LayerConfig
 from specdec.heads.formats.reading import read_head
 from specdec.heads.hydra import HydraConfig
+from specdec.heads.medusa import MedusaConfig
 from specdec.training.initialization import fresh_head, head_sizes
 from specdec.training.spec import HeadSpec, LossSpec
 from specdec.training.started_from import continued, head_to_start_from, sized_as_started
 from specdec.training.step import batch_loss
+from specdec.training.unroll import drafted
 from specdec.training.validation import chain_acceptance
 
 HEADS = 3
@@ -150,3 +152,15 @@ def test_a_run_that_starts_from_a_head_has_its_sizes_and_refuses_lm_heads_with_b
     spec = other.spec.model_copy(update={"start_from": str(other.spec.output / "head")})
     with pytest.raises(SpecError, match="LM heads have biases"):
         head_to_start_from(spec, (16, 40))
+
+
+@pytest.mark.parametrize("kind", ["medusa", "hydra"])
+def test_a_batch_shorter_than_a_draft_is_learnt_from_as_far_as_it_goes(batch, borrowed, kind):
+    shape = {"hidden_size": 16, "vocab_size": 40, "num_heads": 5}
+    head = fresh_head(MedusaConfig(**shape) if kind == "medusa" else HydraConfig(**shape), borrowed.lm_head, 0)
+    data = batch(4, 3)
+    steps = list(drafted(head, borrowed.embedding, data.token_ids, data.inputs[:, :-1], 5))
+    assert [states.shape for states in steps] == [(2, 3, 16)] * 5
+    found = batch_loss(head, borrowed, torch.arange(40), data, losses=LossSpec(regression=0.0, cross_entropy=1.0), steps=5)
+    assert bool(torch.isfinite(found.total))
+    assert found.rows == int(data.judged[:, 1:].sum())
