@@ -10,7 +10,8 @@ from specdec.cli.output_files import claim_outputs
 from specdec.cli.terminal import TargetModel, TrustRemoteCode, guarded
 from specdec.compose import load
 from specdec.drafters.vocabulary import fingerprint
-from specdec.errors import SpecError, TargetMismatch
+from specdec.errors import TargetMismatch
+from specdec.files.reading import text_of
 from specdec.interfaces.declarations import Features
 from specdec.interfaces.parts import Target
 from specdec.interfaces.text_codec import TextCodec
@@ -106,11 +107,4 @@ def _parts(files: list[Path]) -> Iterator[tuple[list[dict[str, str]], str]]:
                     if message["role"] == "assistant":
                         yield messages[:turn], message["content"]
         else:
-            yield [], _text(path)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path}: cannot be read: {error}") from error
+            yield [], text_of(path)

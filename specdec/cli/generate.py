@@ -35,7 +35,6 @@ from specdec.files.text_escapes import terminal_text
 from specdec.interfaces.declarations import Guarantee
 from specdec.interfaces.results import Generation
 from specdec.interfaces.text_codec import TextCodec
-from specdec.sampling.keyed_noise import request_key
 from specdec.trees.draft_tree import Draw
 
 ACCEPTED = "green"
@@ -74,13 +73,13 @@ def generate(
 ) -> None:
     """Answer a prompt with a strategy, as the first request of a decoder in Python is answered."""
     text, arguments = flags.prompt_text(prompt, prompt_file), template_arguments(template_arg)
+    flags.check_before_loading(control_tokens, trace)
     catalog, sampling = load_catalog(trust_remote_code=trust), flags.sampling_settings(temperature, top_k, top_p)
     resolved = resolve(strategy, catalog, settings=[*(settings or ()), *sampling], target=target)
     with redirect_stdout(sys.stderr) if json else nullcontext():
         decoder = build(resolved, catalog, certificate=certificate)
         ids = _prompt_ids(decoder.target.codec, text, chat=chat, arguments=arguments, control_tokens=control_tokens)
-        key = request_key(resolved.spec.sampling.seed, 0) if seed is None else seed
-        options = flags.request_options(max_new_tokens, key, stop_ids, keep_special_tokens=keep_special_tokens)
+        options = flags.request_options(resolved, max_new_tokens, seed, stop_ids, keep_special_tokens=keep_special_tokens)
         if against_plain:
             decoder.generate([ids], max_new_tokens=min(8, max_new_tokens))
         generation = _traced(resolved, decoder, ids, options, trace, quiet=json)

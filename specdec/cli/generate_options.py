@@ -3,11 +3,15 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
+from specdec.config.resolved_spec import ResolvedSpec
+from specdec.decoding.requests import Request
 from specdec.errors import SpecError
+from specdec.files.reading import text_of, unreadable
+from specdec.sampling.keyed_noise import request_key
 
 Prompt = Annotated[str | None, typer.Argument(help="The prompt; read from stdin if '-' or absent.", show_default=False)]
 PromptFile = Annotated[Path | None, typer.Option(help="Read the prompt from a file.")]
@@ -47,11 +51,12 @@ def sampling_settings(temperature: float | None, top_k: int | None, top_p: float
 
 
 def request_options(
-    max_new_tokens: int, seed: int, stop_ids: Sequence[int] | None, *, keep_special_tokens: bool
+    resolved: ResolvedSpec, max_new_tokens: int, seed: int | None, stop_ids: Sequence[int] | None, *, keep_special_tokens: bool
 ) -> dict[str, Any]:
-    """The options as those of a request."""
+    """The options as those of a request; without a seed, that of the strategy's first request."""
+    key = request_key(resolved.spec.sampling.seed, 0) if seed is None else seed
     stop = tuple(stop_ids or ())
-    return {"max_new_tokens": max_new_tokens, "seed": seed, "stop_ids": stop, "skip_special_tokens": not keep_special_tokens}
+    return {"max_new_tokens": max_new_tokens, "seed": key, "stop_ids": stop, "skip_special_tokens": not keep_special_tokens}
 
 
 def prompt_text(prompt: str | None, prompt_file: Path | None) -> str:
@@ -59,15 +64,21 @@ def prompt_text(prompt: str | None, prompt_file: Path | None) -> str:
     if prompt_file is not None:
         if prompt is not None:
             raise SpecError("the prompt is given twice: as an argument and by --prompt-file")
-        try:
-            return prompt_file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise SpecError(f"--prompt-file {prompt_file}: cannot be read: {error}") from error
+        return text_of(prompt_file, f"--prompt-file {prompt_file}")
     if prompt is not None and prompt != "-":
         return prompt
     if sys.stdin is None or sys.stdin.isatty():
         raise SpecError("no prompt: give it as an argument, by --prompt-file, or on stdin")
     try:
         return sys.stdin.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"stdin cannot be read: {error}") from error
+    except (OSError, ValueError) as error:
+        raise unreadable("stdin", error) from error
+
+
+def check_before_loading(control_tokens: str, trace: Path | None) -> None:
+    """Raise SpecError for what is wrong whatever the model is."""
+    Request("", control_tokens=cast(Any, control_tokens))
+    if trace is not None:
+        from specdec.trace.files import check_place
+
+        check_place(trace)

@@ -25,6 +25,7 @@ from specdec.cli.terminal import (
 from specdec.compose import build, resolve
 from specdec.config.catalog import load_catalog
 from specdec.config.library import Catalog
+from specdec.config.resolved_spec import ResolvedSpec
 from specdec.decoding.decoder import Decoder
 from specdec.errors import SpecdecError
 from specdec.files.atomic import write_whole
@@ -128,7 +129,7 @@ def compare(
     _claim(csv, plot, prompts or [])
     chat = chat_format(template_arg)
     catalog = load_catalog(trust_remote_code=trust)
-    decoder = build(resolve(strategy, catalog, settings=settings, target=target), catalog)
+    decoder = _comparable(resolve(strategy, catalog, settings=settings, target=target), catalog)
     asked = _prompts(decoder, prompts, count, chat)
     with progress_bar("prompts", len(asked)) as step:
         found = compare_rules(
@@ -144,6 +145,14 @@ def compare(
         print_json(_plain(decoder.name, found, rows, bound))
     else:
         _print(decoder.name, found, rows, bound, len(asked))
+
+
+def _comparable(resolved: ResolvedSpec, catalog: Catalog) -> Decoder:
+    """Raises SpecError before the model is loaded where there is nothing to compare."""
+    from specdec.losslessness.rules.comparison import check_comparable
+
+    check_comparable(resolved.spec.sampling, resolved.parts[Kind.DRAFTER].declares, resolved.parts[Kind.TREE].declares)
+    return build(resolved, catalog)
 
 
 def _claim(csv: Path | None, plot: Path | None, inputs: list[Path]) -> None:

@@ -15,6 +15,9 @@ from specdec.files.validation import validated
 from specdec.files.yaml_document import Document, Origin, Problem, from_mapping, read_file
 from specdec.sampling.params import SamplingParams
 
+MAX_SHOWN = 80
+"""Characters of an override that errors show."""
+
 
 class PartSpec(BaseModel):
     """A part by name, and its options."""
@@ -93,7 +96,7 @@ def read_spec(
     seen = (resolved(source),) if isinstance(source, Path) else ()
     merged = _extended(document, folder, find_strategy, names.get("target", ()), seen)
     merged = replace(merged, data={**_default_parts(), **merged.data})
-    given = [at_key(k.split("."), _plain(v), Origin(f"argument {k}={v!r}")) for k, v in (overrides or {}).items()]
+    given = [at_key(k.split("."), _plain(v), Origin(_argument(k, v))) for k, v in (overrides or {}).items()]
     layers, problems = override_documents(settings)
     for layer in wholes_first([spelled_out(layer, names.get("target", ())) for layer in (*given, *layers)]):
         merged = replace(layered(merged, layer), data=_named(layered(merged, layer).data, merged.data))
@@ -102,6 +105,13 @@ def read_spec(
     spec, shape_problems = validated(StrategySpec, data, merged, ())
     shape_problems = _explained(shape_problems, merged, names)
     return Reading(spec, merged, (*merged.problems, *problems, *shape_problems), folder)
+
+
+def _argument(key: str, value: Any) -> str:
+    """What errors call an override: a model by its folder or hub id, and no more than can be seen at once."""
+    named = isinstance(value, Mapping) and value.keys() == {"use", "model"} and value["use"] == "huggingface"
+    words = f"argument {key}={value['model'] if named else value!r}"
+    return words if len(words) <= MAX_SHOWN else f"{words[:MAX_SHOWN]} ..."
 
 
 def _explained(found: list[Problem], document: Document, registered: Mapping[str, Collection[str]]) -> list[Problem]:

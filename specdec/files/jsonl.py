@@ -10,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from specdec.errors import SpecError
 from specdec.files.atomic import writing
+from specdec.files.reading import bytes_of, text_of
 
 T = TypeVar("T")
 
@@ -19,20 +20,13 @@ HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
 
 def text_lines(path: Path) -> Iterator[tuple[str, str]]:
     """(`FILE:LINE`, text) of every line that is not blank. Raises SpecError for a file that cannot be read."""
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise SpecError(f"{path}: cannot be read: {reason}") from error
+    lines = text_of(path).split("\n")
     return ((f"{path}:{number}", line) for number, line in enumerate(lines, 1) if line.strip())
 
 
 def whole_lines(path: Path, expected: str) -> list[bytes]:
     """The file's lines, without a last one cut short. Raises SpecError for none; `expected`: what should be there."""
-    try:
-        content = path.read_bytes()
-    except (OSError, ValueError) as error:
-        raise SpecError(f"{path}: cannot be read: {error}") from error
+    content = bytes_of(path)
     lines = content[: content.rfind(b"\n") + 1].split(b"\n")[:-1]
     if not lines:
         raise SpecError(f"{path}: no whole line; expected {expected}")

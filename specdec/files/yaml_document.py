@@ -16,6 +16,7 @@ import yaml
 
 from specdec.errors import SpecError
 from specdec.files.paths import from_here
+from specdec.files.reading import text_of
 from specdec.files.yaml_syntax import MAX_DEPTH, compose, missing_space, strange_space
 
 KeyPath: TypeAlias = tuple[str | int, ...]
@@ -78,16 +79,8 @@ class Document:
 
 def read_file(path: Path) -> Document:
     """The document of a YAML file. Raises SpecError if it cannot be read or is not YAML."""
-    name = from_here(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise SpecError(f"{name}: cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise SpecError(f"{name}: not UTF-8 text (byte {error.start})") from error
-    except ValueError as error:
-        raise SpecError(f"{name}: cannot be read: {error}") from error
-    return read_text(text, str(name))
+    name = str(from_here(path))
+    return read_text(text_of(path, name), name)
 
 
 def read_text(text: str, source: str) -> Document:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from specdec.files.paths import matching
+from specdec.files.paths import is_file, matching
 from specdec.heads.architectures import AnyConfig, Kind
 from specdec.heads.checkpoint_path import PICKLED
 from specdec.heads.config import HeadConfig
@@ -54,7 +54,7 @@ def summarize(folder: Path, layers: tuple[int, ...] | None = None) -> HeadSummar
     config = head_config(file, layers)
     read = read_head(folder, config_file=file, layers=layers)
     weights = list(read.head.parameters())
-    files = [*matching(folder, "*.safetensors"), *(folder / name for name in PICKLED if (folder / name).is_file())]
+    files = [*matching(folder, "*.safetensors"), *(folder / name for name in PICKLED if is_file(folder / name))]
     return HeadSummary(
         folder=folder,
         kind=config.kind,

@@ -23,15 +23,22 @@ KINDS = ("trace", "step", "end")
 _HEADERS, _STEPS, _ENDS = TypeAdapter(TraceHeader), TypeAdapter(TraceStep), TypeAdapter(TraceEnd)
 
 
+def check_place(path: Path) -> None:
+    """Raise SpecError where no trace can be written: something else is there, or there is no folder."""
+    if is_folder(path):
+        raise SpecError(f"{path}: is a folder; expected the name of a file to write")
+    if exists(path) and not is_trace(path):
+        raise SpecError(f"{path} is there and is no trace: give another name")
+    if not is_folder(path.parent):
+        raise SpecError(f"{path}: cannot be written: there is no folder {path.parent}")
+
+
 class TraceFile:
     """A trace that is being written, line by line. An earlier trace of that name is replaced, another file is not."""
 
     def __init__(self, path: Path) -> None:
         """Raises SpecError where the file cannot be written, is something else, or is being written already."""
-        if exists(path) and not is_trace(path):
-            raise SpecError(f"{path} is there and is no trace: give another name, or remove it")
-        if not is_folder(path.parent):
-            raise SpecError(f"{path}: cannot be written: there is no folder {path.parent}")
+        check_place(path)
         self._path = path
         with ExitStack() as held:
             held.enter_context(exclusive(path))

@@ -13,6 +13,7 @@ from specdec.errors import SpecError
 from specdec.files.atomic import whole_file, write_whole
 from specdec.files.jsonl import parse_json
 from specdec.files.paths import is_file
+from specdec.files.reading import text_of
 from specdec.tree_search.tree_lists import read_choices
 from specdec.trees.tree_file import TreeFile, format_tree, read_tree
 from specdec.trees.tree_shape import MAX_NODES, RankPath, TreeShape
@@ -37,7 +38,7 @@ def guess_format(path: Path) -> TreeFormat:
         return TreeFormat.SPECDEC
     if path.suffix in (".pt", ".pth"):
         return TreeFormat.SEQUOIA
-    if path.suffix == ".json" and is_file(path) and _text(path).lstrip().startswith("{"):
+    if path.suffix == ".json" and is_file(path) and text_of(path).lstrip().startswith("{"):
         return TreeFormat.UMBRELLA
     return TreeFormat.CHOICES
 
@@ -51,7 +52,7 @@ def read_foreign(path: Path, kind: TreeFormat, *, variable: str | None = None) -
     elif kind is TreeFormat.UMBRELLA:
         shape = from_growmap(_json_mapping(path), str(path))
     else:
-        shape = read_choices(_text(path), variable=variable, origin=str(path))
+        shape = read_choices(text_of(path), variable=variable, origin=str(path))
     return TreeFile(path.stem if variable is None else variable, f"{kind.value} file {path.name}", shape)
 
 
@@ -135,16 +136,9 @@ def _torch_mapping(path: Path) -> Mapping[str, Any]:
 
 def _json_mapping(path: Path) -> Mapping[str, Any]:
     try:
-        loaded = parse_json(_text(path))
+        loaded = parse_json(text_of(path))
     except ValueError as error:
         raise SpecError(f"{path}: no JSON: {error}") from error
     if not isinstance(loaded, Mapping):
         raise SpecError(f"{path}: holds {type(loaded).__name__}; a growmap is a mapping with 'Successors'")
     return loaded
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path}: cannot be read: {error}") from error

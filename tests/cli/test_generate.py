@@ -388,7 +388,7 @@ def test_a_fault_in_the_middle_of_an_answer_is_told_on_a_line_of_its_own(letters
 def test_a_prompt_on_stdin_that_is_no_text_exits_two(letters):
     result = run(letters, input=b"ab\xff")
     assert result.exit_code == 2
-    assert "stdin cannot be read" in result.stderr
+    assert "stdin: not UTF-8 text (byte 2)" in result.stderr
 
 
 def test_a_token_id_of_endless_digits_exits_two(tmp_path):
@@ -425,3 +425,24 @@ def test_sampling_has_flags_of_its_own(letters):
     assert by_flag["tokens"] == by_key["tokens"]
     assert by_flag["spec"]["sampling"] == by_key["spec"]["sampling"]
     assert run(letters, "ab", "--temperature", "-1").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--trace", "."], ".: is a folder; expected the name of a file to write"),
+        (["--trace", "gone/trace.jsonl"], "gone/trace.jsonl: cannot be written: there is no folder gone"),
+        (["--control-tokens", "maybe"], "control_tokens: got 'maybe'; expected allow, refuse, escape"),
+    ],
+)
+def test_what_is_wrong_whatever_the_model_is_refused_before_it_is_loaded(letters, words, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("specdec.cli.generate.build", lambda *given, **named: pytest.fail("the model is loaded"))
+    result = run(letters, "abab", *words)
+    assert (result.exit_code, result.stderr) == (2, f"specdec: {message}\n")
+
+
+def test_a_target_that_is_not_there_is_named_as_it_was_given(letters):
+    assert run(letters, "a", "--target", "nowhere").stderr.startswith("specdec: argument target='nowhere': target: no folder")
+    long = run(letters, "a", "--target", "a" * 5000).stderr
+    assert long.startswith(f"specdec: argument target='{'a' * 63} ...: target: ")

@@ -43,8 +43,8 @@ def test_arguments_of_a_chat_template_need_a_tokenizer(table):
         ["verify", "letters.yaml", "--level", "sampled", "--budget", "1"],
         ["verify", "--callable", "builtins:print"],
         ["acceptance", "letters.yaml", "--prompts", "q.jsonl", "-o", "a.yaml"],
-        ["compare-rules", "letters.yaml"],
-        ["compare-rules", "letters.yaml", "--prompts", "q.jsonl"],
+        ["compare-rules", "letters.yaml", "--set", "sampling.temperature=1"],
+        ["compare-rules", "letters.yaml", "--set", "sampling.temperature=1", "--prompts", "q.jsonl"],
     ],
 )
 def test_every_command_that_asks_the_model_takes_arguments_of_its_chat_template(words, tmp_path, monkeypatch):

@@ -10,11 +10,12 @@ from specdec.decoding.callbacks import StepInfo
 from specdec.decoding.decoder import Decoder
 from specdec.errors import SpecError
 from specdec.interfaces.compatibility import NamedDeclaration, mismatches, too_many_drafts
-from specdec.interfaces.declarations import Guarantee, Reads
+from specdec.interfaces.declarations import BuilderDeclaration, DrafterDeclaration, Guarantee, Reads
 from specdec.interfaces.parts import Verifier
 from specdec.losslessness.rules.bounds import chain_bound, transport_bound
 from specdec.losslessness.rules.expectation import Acceptance, acceptance
 from specdec.sampling.keyed_noise import request_key
+from specdec.sampling.params import SamplingParams
 from specdec.trees.draft_tree import Draw
 
 CONFIDENCE = 0.95
@@ -131,13 +132,18 @@ def compare_rules(
     return found
 
 
-def _check(decoder: Decoder) -> None:
-    if not decoder.sampling.temperature:
+def check_comparable(sampling: SamplingParams, drafter: DrafterDeclaration, builder: BuilderDeclaration) -> None:
+    """Raise SpecError where there is nothing to compare: at temperature 0, for coupled drafts, and without any."""
+    if not sampling.temperature:
         raise SpecError("at temperature 0 every rule is greedy matching; --set sampling.temperature=1 compares them")
-    if decoder.builder.declaration.draw is Draw.COUPLED:
+    if builder.draw is Draw.COUPLED:
         raise SpecError("coupled drafts follow the target's own draws, so that only 'match' verifies them: nothing to compare")
-    if not decoder.drafter.declaration.drafts:
+    if not drafter.drafts:
         raise SpecError("this strategy drafts nothing, so nothing is accepted")
+
+
+def _check(decoder: Decoder) -> None:
+    check_comparable(decoder.sampling, decoder.drafter.declaration, decoder.builder.declaration)
     if decoder.verifier.declaration.guarantee is Guarantee.LOSSY:
         raise SpecError(f"verifier '{decoder.verifier.name}' is lossy: its texts are not the target's, name a lossless one")
 
