@@ -1,5 +1,6 @@
 """What becomes of a command whose output cannot be written."""
 
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ def exit_code(application: Callable[[], Any]) -> int | str | None:
     if sys.stdout is None:
         _say("stdout is closed: there is nowhere to write to")
         return 2
+    _let_every_character_through()
     try:
         try:
             application()
@@ -25,6 +27,18 @@ def exit_code(application: Callable[[], Any]) -> int | str | None:
             raise
         return code
     return 0
+
+
+def _let_every_character_through() -> None:
+    """A terminal or file of another encoding than UTF-8 shows the code of a character that it does not have."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+
+
+def writes_unicode() -> bool:
+    """Whether stdout takes every character as it is."""
+    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
 
 def unwritable(error: OSError) -> int | None:

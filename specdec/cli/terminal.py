@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from specdec.cli.output import unwritable
+from specdec.cli.output import unwritable, writes_unicode
 from specdec.errors import SpecdecError, SpecdecWarning, SpecError
 from specdec.files.text_escapes import json_text, terminal_text
 from specdec.files.yaml_document import read_value
@@ -143,8 +143,11 @@ def fail(message: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Indented JSON; numbers that are none (NaN, infinity) become null, characters that steer a terminal are escaped."""
-    typer.echo(json_text(json.dumps(_finite(value), indent=2, ensure_ascii=False)))
+    """Indented JSON; numbers that are none (NaN, infinity) become null, characters that steer a terminal are escaped.
+
+    So are all beyond ASCII where stdout is not UTF-8.
+    """
+    typer.echo(json_text(json.dumps(_finite(value), indent=2, ensure_ascii=not writes_unicode())))
 
 
 def _finite(value: Any) -> Any:

@@ -1,5 +1,7 @@
 """Output that cannot be written, and interrupts: one line and an exit code, whatever the command."""
 
+import io
+import json
 import os
 import subprocess
 import sys
@@ -8,6 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from specdec.cli import app
+from specdec.cli.output import exit_code
+from specdec.cli.terminal import print_json
 
 COMMAND = [sys.executable, "-m", "specdec"]
 
@@ -19,6 +23,29 @@ def test_a_narrow_terminal_shows_whole_words(monkeypatch):
     assert max(map(len, shown)) <= 30
     text = " ".join(line.strip() for line in shown)
     assert "Accept x with min(1, p(x) / q(x))" in text
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-8", "ascii"])
+def test_a_stdout_of_any_encoding_takes_every_text_and_its_json_can_be_read_back(encoding, monkeypatch):
+    text = "é😀\u202fб"
+    for write in (lambda: sys.stdout.write(text + "\n"), lambda: print_json({"text": text})):
+        stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert exit_code(write) == 0
+        written = stream.buffer.getvalue().decode(encoding)
+        if written.startswith("{"):
+            assert json.loads(written) == {"text": text}
+        elif encoding == "utf-8":
+            assert written == text + "\n"
+        else:
+            assert "\\U0001f600" in written
+
+
+def test_half_a_character_in_a_name_is_shown_by_its_code(monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    monkeypatch.setattr(sys, "stdout", stream)
+    assert exit_code(lambda: sys.stdout.write("a\udcff.yaml: fits\n")) == 0
+    assert stream.buffer.getvalue() == b"a\\udcff.yaml: fits\n"
 
 
 @pytest.mark.slow
