@@ -8,6 +8,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 LEAST_TEMPERATURE = 1e-6
 """Below, logits divided by it leave nothing but the likeliest token, and at last what a float64 can hold."""
 
+MOST_BIAS, MOST_PENALTY = 1e30, 1e6
+"""Bounds of what is added to a logit and of what divides it: beyond, a float32 cannot hold what comes of both."""
+
 
 def _token_id(value: Any, info: ValidationInfo) -> Any:
     """The keys of JSON are texts, and one that is no whole number is left for pydantic to refuse; elsewhere none is."""
@@ -26,7 +29,7 @@ def _is_usable(temperature: float) -> float:
 
 TokenId: TypeAlias = Annotated[int, BeforeValidator(_token_id)]
 Temperature: TypeAlias = Annotated[float, Field(ge=0, strict=True), AfterValidator(_is_usable)]
-Bias: TypeAlias = Annotated[float, Field(strict=True)]
+Bias: TypeAlias = Annotated[float, Field(ge=-MOST_BIAS, le=MOST_BIAS, strict=True)]
 
 
 class TruncationParams(BaseModel):
@@ -60,7 +63,8 @@ class SamplingParams(TruncationParams):
     """How the target's logits become the distribution that is decoded."""
 
     repetition_penalty: Annotated[
-        float, Field(gt=0, strict=True, description="divides (or multiplies) logits of seen tokens")
+        float,
+        Field(ge=1 / MOST_PENALTY, le=MOST_PENALTY, strict=True, description="divides (or multiplies) logits of seen tokens"),
     ] = 1.0
     presence_penalty: Annotated[
         float, Field(ge=-10, le=10, strict=True, description="subtracted once for a generated token")

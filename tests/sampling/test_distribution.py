@@ -16,11 +16,12 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from specdec.compose import load
 from specdec.errors import NumericsError, SpecError
 from specdec.sampling import distribution
 from specdec.sampling.distribution import TokenDist, draft_probs, from_dense, point_mass, truncate
 from specdec.sampling.logits_warper import LogitsWarper
-from specdec.sampling.params import SamplingParams, TruncationParams
+from specdec.sampling.params import LEAST_TEMPERATURE, MOST_BIAS, MOST_PENALTY, SamplingParams, TruncationParams
 from specdec.trees.draft_tree import Draw, TreeSketch
 
 PROPERTIES = settings(max_examples=60)
@@ -383,3 +384,23 @@ def test_each_truncation_alone_cuts_q():
         q = draft_probs(logits, None, 4, TruncationParams(temperature=1.0, **options))
         assert int((q > 0).sum()) == kept
         assert float(q.sum()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("temperature", [0.0, LEAST_TEMPERATURE, 1.0, 1e300])
+@pytest.mark.parametrize("penalty", [1 / MOST_PENALTY, 1.0, MOST_PENALTY])
+@pytest.mark.parametrize("bias", [{0: MOST_BIAS, 1: MOST_BIAS}, dict.fromkeys(range(4), -MOST_BIAS)])
+def test_the_greatest_bias_and_penalty_leave_a_distribution(temperature, penalty, bias):
+    options = {"temperature": temperature, "repetition_penalty": penalty, "logit_bias": bias, "presence_penalty": 10.0}
+    decoder = load({"name": "letters", "target": {"use": "tabular", "vocab": 4, "random": {}}, "drafter": "none"})
+    tokens = decoder.generate([[0, 1, 2]], max_new_tokens=6, **options)[0].tokens
+    assert len(tokens) == 6
+    assert temperature == 1e300 or len(bias) == 4 or set(tokens) <= {0, 1}
+
+
+@pytest.mark.parametrize(
+    "options", [{"logit_bias": {0: 2 * MOST_BIAS}}, {"repetition_penalty": 2 * MOST_PENALTY}, {"repetition_penalty": 1e-300}]
+)
+def test_a_bias_or_penalty_beyond_what_a_float32_holds_is_refused_by_its_name(options):
+    with pytest.raises(ValidationError) as caught:
+        SamplingParams(**options)
+    assert caught.value.errors()[0]["loc"][0] == next(iter(options))
