@@ -77,10 +77,19 @@ def _checked(
 ) -> ResolvedSpec:
     loaded = target if isinstance(target, Target) else None
     replaced = {} if target is None or isinstance(target, Target) else target_override(target, catalog.registry)
-    dotted = dict(given) if isinstance(given, Mapping) else {}
-    settings = () if isinstance(given, Mapping) else tuple(given)
+    dotted, settings = _settings(given)
     reading = read(source, catalog, settings=settings, overrides={**replaced, **dotted, **overrides})
     return checked(reading, catalog, target=loaded)
+
+
+def _settings(given: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """What `set` gives by key, and as texts. Raises SpecError for anything else."""
+    if isinstance(given, Mapping) and all(isinstance(key, str) for key in given):
+        return dict(given), ()
+    texts = (given,) if isinstance(given, str) else given
+    if isinstance(texts, Sequence) and all(isinstance(text, str) for text in texts):
+        return {}, tuple(texts)
+    raise SpecError(f"set: got {given!r}; expected {{'tree.nodes': 24}}, or a list of texts such as 'tree.nodes=24'")
 
 
 def resolve(

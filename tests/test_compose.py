@@ -18,6 +18,7 @@ from specdec.interfaces.parts import PartOptions, TreeBuilder
 from specdec.plugins.loading import load_registry
 from specdec.plugins.registry import Registered
 from specdec.trees.draft_tree import SINGLE_DRAWS, Draw
+from specdec.verifiers.match import Match
 
 TARGET = {"use": "tabular", "vocab": 3, "random": {"order": 1, "sharpness": 4.0}}
 DRAFTER = {"use": "tabular", "vocab": 3, "random": {"seed": 7}}
@@ -298,3 +299,19 @@ def test_what_is_no_target_is_refused_with_what_would_be_one(given):
 def test_what_is_no_spec_is_refused_with_what_would_be_one(given):
     with pytest.raises(SpecError, match=rf"got a {type(given).__name__} object as a spec; expected a strategy's name"):
         specdec.load(given)
+
+
+@pytest.mark.parametrize("given", [3, None, {1: 2}, ["tree.nodes=3", 3], object()])
+def test_settings_that_are_none_say_what_would_be(given):
+    with pytest.raises(SpecError, match=r"set: got .*; expected \{'tree\.nodes': 24\}, or a list of texts"):
+        specdec.check("ngram-tree", set=given)
+
+
+def test_one_setting_may_stand_without_a_list():
+    assert specdec.check("ngram-tree", set="tree.nodes=3").spec == specdec.check("ngram-tree", set=["tree.nodes=3"]).spec
+
+
+@pytest.mark.parametrize("given", [3, None, Match])
+def test_parts_that_are_no_list_say_what_would_be(given):
+    with pytest.raises(PluginError, match=r"parts: got .*; expected a list of part classes, such as \[MyVerifier\]"):
+        specdec.check("ngram-tree", parts=given)

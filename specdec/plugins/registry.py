@@ -67,6 +67,8 @@ def extended(registry: Registry, parts: Iterable[type[Any]]) -> Registry:
     Raises PluginError for a class that is no part, breaks a rule of parts, or takes a name that is taken.
     """
     every = {kind: dict(known) for kind, known in registry.parts.items()}
+    if isinstance(parts, type) or not isinstance(parts, Iterable):
+        raise PluginError(f"parts: got {parts!r}; expected a list of part classes, such as [MyVerifier]")
     for cls in parts:
         shown = cls.__qualname__ if isinstance(cls, type) else repr(cls)
         kind = next((kind for kind, base in BASES.items() if isinstance(cls, type) and issubclass(cls, base)), None)

@@ -75,7 +75,9 @@ def test_a_wrong_short_form_suggests_the_right_name(resolve):
 
 
 def test_what_is_required_says_what_would_fit(resolve):
-    with pytest.raises(SpecError, match=r"drafter: is required, such as 'drafter: ngram'; registered drafters: block, eagle, eagle3"):
+    with pytest.raises(
+        SpecError, match=r"drafter: is required, such as 'drafter: ngram'; registered drafters: block, eagle, eagle3"
+    ):
         resolve("")
     with pytest.raises(SpecError, match=r"target\.model: is required: a folder with a config\.json, or a hub id"):
         resolve("drafter: ngram\ntarget: {use: huggingface}\n")
