@@ -66,6 +66,8 @@ def generate(
     control_tokens: flags.ControlTokens = "allow",
     keep_special_tokens: flags.KeepSpecialTokens = False,
     stop_ids: flags.StopIds = None,
+    json_schema: flags.JsonSchema = None,
+    regex: flags.Regex = None,
     against_plain: flags.AgainstPlain = False,
     trace: flags.TraceTo = None,
     certificate: flags.CertificateFile = None,
@@ -73,30 +75,36 @@ def generate(
 ) -> None:
     """Answer a prompt with a strategy, as the first request of a decoder in Python is answered."""
     text, arguments = flags.prompt_text(prompt, prompt_file), template_arguments(template_arg)
-    flags.check_before_loading(control_tokens, trace)
+    form = flags.check_before_loading(control_tokens, trace, json_schema, regex)
     catalog, sampling = load_catalog(trust_remote_code=trust), flags.sampling_settings(temperature, top_k, top_p)
     resolved = resolve(strategy, catalog, settings=[*(settings or ()), *sampling], target=target)
     with redirect_stdout(sys.stderr) if json else nullcontext():
         decoder = build(resolved, catalog, certificate=certificate)
         ids = _prompt_ids(decoder.target.codec, text, chat=chat, arguments=arguments, control_tokens=control_tokens)
-        options = flags.request_options(resolved, max_new_tokens, seed, stop_ids, keep_special_tokens=keep_special_tokens)
+        options = flags.request_options(resolved, max_new_tokens, seed, stop_ids, form, keep_special_tokens=keep_special_tokens)
         if against_plain:
             decoder.generate([ids], max_new_tokens=min(8, max_new_tokens))
         generation = _traced(resolved, decoder, ids, options, trace, quiet=json)
         comparison = compare(decoder, generation, catalog, ids, options) if against_plain and generation.tokens else None
-    _warn_of_cut(decoder, generation, max_new_tokens)
+    _finish(resolved, decoder, generation, comparison, options, json=json)
+
+
+def _finish(
+    resolved: ResolvedSpec,
+    decoder: Decoder,
+    generation: Generation,
+    comparison: Comparison | None,
+    options: Mapping[str, Any],
+    *,
+    json: bool,
+) -> None:
+    """What stands after an answer, in JSON or in words."""
+    _warn_of_cut(decoder, generation, options["max_new_tokens"])
     if json:
         print_json(_report(resolved, decoder, generation, comparison))
     else:
-        print_notes(_notes(decoder, generation, comparison, stop_ids))
-
-
-def _notes(
-    decoder: Decoder, generation: Generation, comparison: Comparison | None, stop_ids: Sequence[int] | None
-) -> list[str]:
-    """What stands below an answer."""
-    lines = _endless(decoder, generation, stop_ids) if comparison is None else comparison.lines()
-    return [_summary(decoder, generation), *lines] if generation.tokens else [*lines]
+        lines = _endless(decoder, generation, options["stop_ids"]) if comparison is None else comparison.lines()
+        print_notes([_summary(decoder, generation), *lines] if generation.tokens else [*lines])
 
 
 def _endless(decoder: Decoder, generation: Generation, stop_ids: Sequence[int] | None) -> list[str]:

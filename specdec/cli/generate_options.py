@@ -1,7 +1,7 @@
 """Options of `specdec generate`, and what they stand for in the spec and the request."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -10,6 +10,7 @@ import typer
 from specdec.config.resolved_spec import ResolvedSpec
 from specdec.decoding.requests import Request
 from specdec.errors import SpecError
+from specdec.files.json_object import read_json_object
 from specdec.files.reading import text_of, unreadable
 from specdec.sampling.keyed_noise import request_key
 
@@ -41,6 +42,13 @@ StopIds = Annotated[
     typer.Option("--stop-id", metavar="ID", min=0, help="A token that ends the answer, besides the model's own. Repeatable."),
 ]
 KeepSpecialTokens = Annotated[bool, typer.Option(help="Also show the answer's special tokens.")]
+JsonSchema = Annotated[
+    Path | None,
+    typer.Option("--json-schema", metavar="FILE", help="The answer is JSON that is valid under the schema in this file."),
+]
+Regex = Annotated[
+    str | None, typer.Option("--regex", metavar="PATTERN", help="The answer matches this regular expression as a whole.")
+]
 AgainstPlain = Annotated[bool, typer.Option("--compare", help="Also run plain decoding, and print the speed-up.")]
 
 
@@ -50,13 +58,37 @@ def sampling_settings(temperature: float | None, top_k: int | None, top_p: float
     return [f"sampling.{name}={value}" for name, value in given.items() if value is not None]
 
 
+def _response_format(json_schema: Path | None, regex: str | None) -> dict[str, Any] | None:
+    """What the answer must match. Raises SpecError for two formats, and for a file that holds no JSON object."""
+    if json_schema is None:
+        return None if regex is None else {"type": "regex", "regex": regex}
+    if regex is not None:
+        raise SpecError("the answer's format is given twice: by --json-schema and by --regex")
+    try:
+        return {"type": "json_schema", "json_schema": {"schema": read_json_object(json_schema)}}
+    except FileNotFoundError as error:
+        raise SpecError(f"--json-schema {json_schema}: there is no such file") from error
+    except ValueError as error:
+        raise SpecError(f"--json-schema {json_schema}: {error}") from error
+
+
 def request_options(
-    resolved: ResolvedSpec, max_new_tokens: int, seed: int | None, stop_ids: Sequence[int] | None, *, keep_special_tokens: bool
+    resolved: ResolvedSpec,
+    max_new_tokens: int,
+    seed: int | None,
+    stop_ids: Sequence[int] | None,
+    wanted: Mapping[str, Any] | None,
+    *,
+    keep_special_tokens: bool,
 ) -> dict[str, Any]:
-    """The options as those of a request; without a seed, that of the strategy's first request."""
-    key = request_key(resolved.spec.sampling.seed, 0) if seed is None else seed
-    stop = tuple(stop_ids or ())
-    return {"max_new_tokens": max_new_tokens, "seed": key, "stop_ids": stop, "skip_special_tokens": not keep_special_tokens}
+    """The options as those of a request; without a seed, that of the strategy's first request. wanted: the answer's format."""
+    return {
+        "max_new_tokens": max_new_tokens,
+        "seed": request_key(resolved.spec.sampling.seed, 0) if seed is None else seed,
+        "stop_ids": tuple(stop_ids or ()),
+        "skip_special_tokens": not keep_special_tokens,
+        "response_format": wanted,
+    }
 
 
 def prompt_text(prompt: str | None, prompt_file: Path | None) -> str:
@@ -75,10 +107,14 @@ def prompt_text(prompt: str | None, prompt_file: Path | None) -> str:
         raise unreadable("stdin", error) from error
 
 
-def check_before_loading(control_tokens: str, trace: Path | None) -> None:
-    """Raise SpecError for what is wrong whatever the model is."""
-    Request("", control_tokens=cast(Any, control_tokens))
+def check_before_loading(
+    control_tokens: str, trace: Path | None, json_schema: Path | None = None, regex: str | None = None
+) -> Mapping[str, Any] | None:
+    """The answer's format. Raises SpecError for what is wrong whatever the model is."""
+    wanted = _response_format(json_schema, regex)
+    Request("", control_tokens=cast(Any, control_tokens), response_format=wanted)
     if trace is not None:
         from specdec.trace.files import check_place
 
         check_place(trace)
+    return wanted

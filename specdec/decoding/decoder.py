@@ -12,9 +12,10 @@ from specdec.decoding.batching import BatchScheduler, DecodeBatch, check_batch_s
 from specdec.decoding.callbacks import StepCallback, StepInfo, StreamEvent
 from specdec.decoding.contract_checks import checked_verdict
 from specdec.decoding.drafting import DraftRunner
-from specdec.decoding.requests import Request, requests_of
-from specdec.decoding.sequence import Sequence, open_sequences, refuse_uncovered
+from specdec.decoding.requests import Request, refuse_uncovered, requests_of
+from specdec.decoding.sequence import Sequence, open_sequences
 from specdec.decoding.step_outcome import Outcome, commit, step_record
+from specdec.decoding.structured_output import Grammars, refuse_formats
 from specdec.errors import SpecdecError, SpecError
 from specdec.interfaces.declarations import Reads
 from specdec.interfaces.part_guard import PartGuard
@@ -53,6 +54,7 @@ class Decoder:
         self._scheduler = BatchScheduler(target, drafter, drafter.declaration.features)
         self._scoring, self._drafting = PartGuard("target", target), PartGuard("drafter", drafter)
         self._verifying = PartGuard("verifier", verifier)
+        self._grammars = Grammars(target)
         self._reads_branches = verifier.declaration.reads is Reads.TREE
 
     def __repr__(self) -> str:
@@ -144,6 +146,7 @@ class Decoder:
         """
         check_batch_size(batch_size)
         refuse_uncovered(requests, self.sampling, self.certificate)
+        refuse_formats(requests, self.verifier)
         sequences = open_sequences(
             requests,
             target=self.target,
@@ -151,6 +154,7 @@ class Decoder:
             numbers=self._request_numbers,
             rng_for=rng_for,
             branches_for=self.verifier.name if self._reads_branches else None,
+            grammars=self._grammars,
         )
         batch = DecodeBatch(tuple(sequences), batch_size, keeps_going=keeps_going, step_callback=step_callback)
         with self._bringing_answers(batch):

@@ -3,16 +3,18 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, field, fields, replace
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
-from pydantic_core import ErrorDetails
 
 from specdec.decoding.prompt_forms import as_prompt, as_prompts, is_list
 from specdec.decoding.prompts import check_text, encode
-from specdec.errors import SpecdecError, SpecError, did_you_mean
+from specdec.decoding.request_errors import WANTED, ControlTokens, explanation, meant
+from specdec.decoding.response_format import ResponseFormat, response_format_of
+from specdec.errors import SpecdecError, SpecError
 from specdec.files.validation import checked
+from specdec.interfaces.results import CertificateStamp
 from specdec.interfaces.text_codec import ChatFormat, TextCodec
 from specdec.sampling.params import SamplingParams
 
@@ -20,8 +22,6 @@ Conversation = Sequence[Mapping[str, str]]
 
 MAX_SHOWN = 80
 """Characters of a prompt that a request shows."""
-
-ControlTokens = Literal["allow", "refuse", "escape"]
 
 SEEDS = 2**63
 """Seeds lie below."""
@@ -47,26 +47,6 @@ def _listed(values: Any) -> Any:
     return tuple(values)
 
 
-WANTED = {
-    "prompt": "a prompt",
-    "max_new_tokens": "a whole number of at least 1",
-    "sampling": "SamplingParams or a mapping",
-    "seed": "a whole number of at least 0",
-    "stop": "texts or id sequences, none of them empty; single ids belong in stop_ids",
-    "stop_ids": "whole numbers",
-    "ignore_eos": "True or False",
-    "n": "a whole number of at least 1",
-    "logprobs": "a whole number of at least 0",
-    "processors": "callables (input_ids, scores) -> scores",
-    "chat_template_kwargs": "a mapping, such as {'enable_thinking': False}",
-    "continue_final_message": "True or False",
-    "control_tokens": ", ".join(get_args(ControlTokens)),
-    "skip_special_tokens": "True or False",
-}
-"""What the fields of a request expect, in words and in their order."""
-
-LISTS = ("stop", "stop_ids", "processors")
-
 _StopItem: TypeAlias = (
     Annotated[str, Field(min_length=1, strict=True)]
     | Annotated[tuple[Annotated[int, Field(strict=True)], ...], BeforeValidator(_listed), Field(min_length=1)]
@@ -81,23 +61,6 @@ def _whole(stop: Any) -> Any:
     for text in [stop] if isinstance(stop, str) else stop if is_list(stop) else []:
         check_text(text if isinstance(text, str) else "", "stop")
     return (stop,) if isinstance(stop, str) else _listed(stop)
-
-
-def _explanation(error: ErrorDetails, values: Mapping[str, Any]) -> str:
-    """One line for an error of `Request`: the field, what was got, what is expected. values: as given."""
-    name, place = str(error["loc"][0]), next((step for step in error["loc"][1:] if isinstance(step, int)), None)
-    if name not in WANTED:
-        return f"unknown option {name!r}{_meant(name, WANTED)}"
-    if name not in values:
-        return f"{name}: is required"
-    got = values[name]
-    if error["type"] in ("less_than", "int_parsing_size"):
-        return f"{name}: got a larger number; expected a whole number below 2**63"
-    if name in LISTS and place is None:
-        return f"{name}: got {got!r}; expected a list, such as [{got!r}]"
-    if name in LISTS and place is not None and not isinstance(got, str):
-        got = list(got)[place]
-    return f"{name}: got {got!r}; expected {WANTED[name]}"
 
 
 @dataclass(frozen=True, slots=True, repr=False, config=ConfigDict(extra="forbid"))
@@ -119,6 +82,8 @@ class Request:
     turn of the conversation is continued.
     control_tokens: what becomes of special tokens typed into a prompt: 'allow' reads them as such, 'refuse' raises, 'escape'
     makes them ordinary text. skip_special_tokens: whether the answer's text leaves out its special tokens.
+    response_format: what the answer must match, as OpenAI's servers take it: {'type': 'json_schema', 'json_schema': {'schema':
+    {...}}}, {'type': 'json_object'}, or {'type': 'regex', 'regex': '...'}. Needs the extra 'structured'.
     """
 
     prompt: Annotated[str | Sequence[int] | Conversation, PlainValidator(as_prompt)]
@@ -135,6 +100,7 @@ class Request:
     continue_final_message: Annotated[bool, _Truth] = False
     control_tokens: ControlTokens = "allow"
     skip_special_tokens: Annotated[bool, _Truth] = True
+    response_format: Annotated[ResponseFormat | Mapping[str, Any] | None, PlainValidator(response_format_of)] = None
 
     @model_validator(mode="wrap")
     @classmethod
@@ -144,7 +110,7 @@ class Request:
             return handler(given)
         except ValidationError as error:
             values = {**dict(zip(WANTED, given.args or (), strict=False)), **(given.kwargs or {})}
-            raise SpecError(_explanation(error.errors(include_url=False)[0], values)) from error
+            raise SpecError(explanation(error.errors(include_url=False)[0], values)) from error
 
     def __repr__(self) -> str:
         """The prompt, cut where it is long, and what is asked beyond the defaults."""
@@ -171,22 +137,6 @@ def prompt_ids(request: Request, codec: TextCodec | None) -> list[int]:
 FLAT = frozenset(SamplingParams.model_fields) - {"seed"}
 """Keys of `sampling` that may be given by themselves."""
 
-ELSEWHERE = {
-    "max_tokens": "max_new_tokens",
-    "max_length": "max_new_tokens",
-    "stop_strings": "stop",
-    "stop_sequences": "stop",
-    "stop_token_ids": "stop_ids",
-    "eos_token_id": "stop_ids",
-    "logits_processor": "processors",
-    "logits_processors": "processors",
-    "do_sample": "temperature",
-    "num_return_sequences": "n",
-    "min_tokens": "min_new_tokens",
-    "messages": "prompts",
-}
-"""What other libraries call an option, and what it is called here."""
-
 
 def requests_of(prompts: Any, below: SamplingParams | None = None, **options: Any) -> list[Request]:
     """Requests of one prompt or several.
@@ -201,7 +151,7 @@ def requests_of(prompts: Any, below: SamplingParams | None = None, **options: An
     """
     known = {f.name for f in fields(Request)} - {"prompt"}
     if strangers := sorted(set(options) - known - FLAT):
-        raise SpecError(f"unknown option {strangers[0]!r}{_meant(strangers[0], known | FLAT)}")
+        raise SpecError(f"unknown option {strangers[0]!r}{meant(strangers[0], known | FLAT)}")
     flat = {name: options.pop(name) for name in sorted(FLAT & options.keys())}
     prompts = [prompts] if isinstance(prompts, Request) else as_prompts(prompts)
     seeds = options.pop("seed", None)
@@ -228,13 +178,18 @@ def _overlaid(below: Any, flat: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**kept, **flat}
 
 
-def _meant(name: str, known: Collection[str]) -> str:
-    """The option that may be meant, in place of one that does not exist."""
-    if name == "do_sample":
-        return "; did you mean 'temperature'? 0 is greedy, and anything above draws"
-    if name in ELSEWHERE:
-        return f"; did you mean '{ELSEWHERE[name]}'?"
-    return did_you_mean(name, known, listing="known are")
+def refuse_uncovered(requests: Sequence[Request], own: SamplingParams, certificate: CertificateStamp | None) -> None:
+    """Raise SpecError for a request that the certificate of a lossy decoder does not cover. own: the decoder's sampling."""
+    if certificate is None or certificate.lossless:
+        return
+    covered = own.model_dump(exclude={"seed"})
+    for request in requests:
+        asked = request.sampling.model_dump(exclude={"seed"}) if isinstance(request.sampling, SamplingParams) else covered
+        other = next((name for name, value in asked.items() if value != covered[name]), None)
+        if other is not None or request.processors or request.response_format is not None:
+            constraint = "logits processors" if request.processors else "a response_format"
+            what = constraint if other is None else f"sampling.{other} = {asked[other]!r}, not {covered[other]!r}"
+            raise SpecError(f"the certificate of this lossy decoder covers its own sampling only; the request asks for {what}")
 
 
 @contextmanager

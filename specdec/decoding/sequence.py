@@ -4,18 +4,20 @@ from collections import abc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import TypeAlias
 
 from torch import Tensor
 
 from specdec.decoding.requests import Request, naming_prompt, prompt_ids
 from specdec.decoding.stopping import Emitted, StopRules
+from specdec.decoding.structured_output import Grammars
 from specdec.errors import SpecdecError, SpecError
 from specdec.interfaces.declarations import Guarantee
 from specdec.interfaces.parts import Target
 from specdec.interfaces.proposals import Memory
 from specdec.interfaces.results import CertificateStamp, Generation, Scored, StepRecord, TokenLogprobs
 from specdec.sampling.keyed_noise import mix, request_key
-from specdec.sampling.logits_warper import LogitsWarper
+from specdec.sampling.logits_warper import LogitsProcessor, LogitsWarper
 from specdec.sampling.params import SamplingParams
 from specdec.sampling.processor_state import processors_by_sequence
 from specdec.sampling.rng import RequestRng
@@ -126,6 +128,10 @@ def _logprobs(logits: Tensor, token: int, top: int) -> TokenLogprobs:
     return TokenLogprobs(token, float(row[token]), tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True)))
 
 
+Prepared: TypeAlias = tuple[abc.Sequence[int], int, SamplingParams]
+"""Of a request: the prompt's ids, the most new tokens, the sampling."""
+
+
 def open_sequences(
     requests: abc.Sequence[Request],
     *,
@@ -134,14 +140,14 @@ def open_sequences(
     numbers: Iterator[int],
     rng_for: Callable[[int], RequestRng],
     branches_for: str | None = None,
+    grammars: Grammars | None = None,
 ) -> list[Sequence]:
     """Rows of all samples, side by side. Raises SpecError before anything is changed.
 
-    branches_for: the verifier, where it reads rows off the path that it takes.
+    branches_for: the verifier, where it reads rows off the path that it takes. grammars: the target's, kept between calls.
     """
     prepared = _prepared(requests, target, sampling)
-    given = [request.processors for request in requests for _ in range(request.n)]
-    processors = iter(processors_by_sequence(given, branches_for=branches_for))
+    processors = iter(_processors(requests, prepared, target, grammars, branches_for))
     sequences: list[Sequence] = []
     for place, (request, (prompt, limit, options), number) in enumerate(zip(requests, prepared, numbers, strict=False)):
         own = request_key(options.seed, number) if request.seed is None else request.seed
@@ -168,15 +174,32 @@ def open_sequences(
     return sequences
 
 
-def _prepared(
-    requests: abc.Sequence[Request], target: Target, sampling: SamplingParams
-) -> list[tuple[abc.Sequence[int], int, SamplingParams]]:
+def _prepared(requests: abc.Sequence[Request], target: Target, sampling: SamplingParams) -> list[Prepared]:
     """By request: the prompt's ids, the most new tokens, the sampling."""
-    prepared: list[tuple[abc.Sequence[int], int, SamplingParams]] = []
+    prepared: list[Prepared] = []
     for place, request in enumerate(requests):
         with naming_prompt(place if len(requests) > 1 else None):
             prepared.append(prepare(request, target, sampling))
     return prepared
+
+
+def _processors(
+    requests: abc.Sequence[Request],
+    prepared: abc.Sequence[Prepared],
+    target: Target,
+    grammars: Grammars | None,
+    branches_for: str | None,
+) -> list[tuple[LogitsProcessor, ...]]:
+    """What each sequence calls: the request's processors, and then the grammar, so that none allows what it forbids."""
+    grammars = Grammars(target) if grammars is None else grammars
+    given = [request.processors for request in requests for _ in range(request.n)]
+    masks: list[tuple[LogitsProcessor, ...]] = []
+    for place, (request, (prompt, limit, _)) in enumerate(zip(requests, prepared, strict=True)):
+        ids = _stop_rules(request, limit, target).ids
+        with naming_prompt(place if len(requests) > 1 else None):
+            masks += grammars.masks(request, prompt_length=len(prompt), stop_ids=ids)
+    own = processors_by_sequence(given, branches_for=branches_for)
+    return [(*called, *mask) for called, mask in zip(own, masks, strict=True)]
 
 
 def _stop_rules(request: Request, limit: int, target: Target) -> StopRules:
@@ -184,19 +207,6 @@ def _stop_rules(request: Request, limit: int, target: Target) -> StopRules:
     stop_ids = frozenset([*request.stop_ids, *(() if request.ignore_eos else known)])
     stop_sequences = tuple(tuple(stop) for stop in request.stop if not isinstance(stop, str))
     return StopRules(limit, stop_ids, stop_sequences, tuple(stop for stop in request.stop if isinstance(stop, str)))
-
-
-def refuse_uncovered(requests: abc.Sequence[Request], own: SamplingParams, certificate: CertificateStamp | None) -> None:
-    """Raise SpecError for a request that the certificate of a lossy decoder does not cover. own: the decoder's sampling."""
-    if certificate is None or certificate.lossless:
-        return
-    covered = own.model_dump(exclude={"seed"})
-    for request in requests:
-        asked = request.sampling.model_dump(exclude={"seed"}) if isinstance(request.sampling, SamplingParams) else covered
-        other = next((name for name, value in asked.items() if value != covered[name]), None)
-        if other is not None or request.processors:
-            what = "logits processors" if other is None else f"sampling.{other} = {asked[other]!r}, not {covered[other]!r}"
-            raise SpecError(f"the certificate of this lossy decoder covers its own sampling only; the request asks for {what}")
 
 
 def prepare(request: Request, target: Target, sampling: SamplingParams) -> tuple[list[int], int, SamplingParams]:

@@ -120,6 +120,7 @@ class VerifierDeclaration:
     `reads`: with TREE, rows of p are asked for also where no token is emitted.
     `most_drafts`: of a rule that goes through all drafts of a node, how many there may be: the tokens of q to the power of the
     number of children; None: any.
+    `accepts_impossible`: a lossy rule may accept a token with p = 0, so that no constraint on the answer holds.
     """
 
     accepts: frozenset[Draw]
@@ -128,6 +129,7 @@ class VerifierDeclaration:
     guarantee: Guarantee = Guarantee.LOSSLESS
     reads: Reads = Reads.PATH
     most_drafts: int | None = None
+    accepts_impossible: bool = False
 
     def __post_init__(self) -> None:
         _read_words(self, {"accepts": Draw, "shapes": Shape, "guarantee": Guarantee, "reads": Reads})

@@ -69,3 +69,7 @@ class TextCodec(ABC):
     @abstractmethod
     def vocabulary(self) -> Mapping[str, int]:
         """Token string -> id."""
+
+    @abstractmethod
+    def tokenizer_json(self) -> str | None:
+        """The tokenizer in the JSON of the tokenizers library, which says what text each id writes; None without one."""

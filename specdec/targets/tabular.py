@@ -1,5 +1,6 @@
 """A target whose probabilities are a table: tiny, exact, and able to do all that a real one does."""
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
@@ -199,3 +200,18 @@ class LetterCodec(TextCodec):
 
     def vocabulary(self) -> Mapping[str, int]:
         return dict(self._ids)
+
+    def tokenizer_json(self) -> str | None:
+        by_bytes = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+        model = {"type": "BPE", "vocab": self._ids, "merges": []}
+        end = {
+            "id": len(self._ids),
+            "content": "<end>",
+            "special": True,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+        }
+        return json.dumps(
+            {"added_tokens": [{**end, "normalized": False}], "pre_tokenizer": by_bytes, "decoder": by_bytes, "model": model}
+        )

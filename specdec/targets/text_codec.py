@@ -1,5 +1,6 @@
 """Text to ids and back by a transformers tokenizer."""
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -49,6 +50,12 @@ class TokenizerCodec(TextCodec):
     def vocabulary(self) -> Mapping[str, int]:
         vocabulary: dict[str, int] = self._tokenizer.get_vocab()
         return vocabulary
+
+    def tokenizer_json(self) -> str | None:
+        backend = getattr(self._tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            return None
+        return json.dumps({**json.loads(backend.to_str()), "truncation": None, "padding": None})
 
     @cached_property
     def _opening(self) -> tuple[int, ...]:

@@ -40,7 +40,9 @@ class Ensemble(Verifier[EnsembleOptions]):
     def declares(cls, options: EnsembleOptions) -> VerifierDeclaration:
         """Lossless where p has the whole weight."""
         guarantee = Guarantee.LOSSLESS if options.weight == 1 else Guarantee.LOSSY
-        return VerifierDeclaration(ACCEPTS, frozenset({Shape.CHAIN}), reads_q=True, guarantee=guarantee)
+        return VerifierDeclaration(
+            ACCEPTS, frozenset({Shape.CHAIN}), reads_q=True, guarantee=guarantee, accepts_impossible=options.weight < 1
+        )
 
     @classmethod
     def build(cls, options: EnsembleOptions, tools: BuildTools) -> "Ensemble":

@@ -25,7 +25,8 @@ class Gbv(Verifier[PartOptions]):
     sums its distribution, without which the rule is lossy. A chain that ends early, at a stop id, is compared as far as it
     goes. The selected chain follows, below a node that one chain reaches with probability x, and all worse chains with A, token
     t with [(A + y + z)^K - (A + y)^K] / [(A + x)^K - A^K], where z = x q(t) and y is x times q of the worse tokens.
-    Sorts the vocabulary at each level. More chains do not always accept more. *Source: arXiv 2602.16961.*
+    Nothing is read below a token of weight 0. Sorts the vocabulary at each level.
+    More chains do not always accept more. *Source: arXiv 2602.16961.*
     """
 
     name: ClassVar[str] = "gbv"
@@ -43,18 +44,19 @@ class Gbv(Verifier[PartOptions]):
 
     def verify(self, tree: DraftTree, target_probs: TargetProbs, rng: TargetRng) -> Verdict:
         selected = self._select(tree, target_probs)
-        rows = [target_probs.row(node) for node in selected.chain]
+        rows = [target_probs.row(node) for node in selected.chain[:-1]]
         length, weight = block_length(rows, selected.q_rows, selected.ratios, rng)
         whole = length == len(selected.ratios)
-        left = rows[-1] if whole else rows[length].residual(selected.q_rows[length], weight)
-        token = (left or target_probs.fall_back(rows[length])).choose(rng, tree.root_position + length + 1)
+        dist = target_probs.row(selected.chain[length])
+        left = dist if whole else dist.residual(selected.q_rows[length], weight)
+        token = (left or target_probs.fall_back(dist)).choose(rng, tree.root_position + length + 1)
         return Verdict(tuple(selected.chain[1 : length + 1]), token, all_accepted=whole)
 
     def _select(self, tree: DraftTree, target_probs: TargetProbs) -> "_Selected":
         chain, q_rows, ratios = [0], list[Tensor](), list[float]()
         count = passing = len(siblings(tree, 0, ACCEPTS, self.name))
-        reached, worse = 1.0, 0.0
-        while drawn := siblings(tree, chain[-1], ACCEPTS, self.name):
+        reached, worse, weight = 1.0, 0.0, 1.0
+        while weight > 0 and (drawn := siblings(tree, chain[-1], ACCEPTS, self.name)):
             node = chain[-1]
             if len(drawn) != passing:
                 raise PluginError(f"node {node}: {len(drawn)} draws where {passing} chains pass: these are no i.i.d. chains")
@@ -65,6 +67,7 @@ class Gbv(Verifier[PartOptions]):
             token = tree.tokens[best]
             chosen = level.of_the_best()
             ratios.append(float(p[token]) / check_drafted(float(chosen[token]), best, token))
+            weight = min(1.0, weight * ratios[-1])
             q_rows.append(chosen)
             reached, worse = level.below(token)
             passing = drawn.count(best)

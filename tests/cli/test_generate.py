@@ -446,3 +446,38 @@ def test_a_target_that_is_not_there_is_named_as_it_was_given(letters):
     assert run(letters, "a", "--target", "nowhere").stderr.startswith("specdec: argument target='nowhere': target: no folder")
     long = run(letters, "a", "--target", "a" * 5000).stderr
     assert long.startswith(f"specdec: argument target='{'a' * 63} ...: target: ")
+
+
+ENDED = ("--set", "target.stop_ids=[2]")
+
+
+def test_a_pattern_holds_for_the_whole_answer(letters):
+    facts = report(letters, "abab", *ENDED, "--regex", "b(ab)*", "--max-new-tokens", "40", "--set", "sampling.temperature=1")
+    assert re.fullmatch("b(ab)*a?", facts["text"])
+    assert facts["finish_reason"] == "length" or facts["text"].endswith("b")
+
+
+FORMATS = {
+    "two formats": (["--regex", "a", "--json-schema", "schema.json"], "given twice: by --json-schema and by --regex"),
+    "no file": (["--json-schema", "absent.json"], "--json-schema absent.json: there is no such file"),
+    "no JSON": (["--json-schema", "letters.yaml"], "--json-schema letters.yaml: is no JSON"),
+    "a keyword that is not kept": (["--json-schema", "schema.json"], 'schema: cannot be compiled: Unimplemented keys: ["not"]'),
+    "an open group": (["--regex", "("], "response_format.regex: cannot be compiled: unclosed group"),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_format_that_cannot_be_kept_to_exits_with_2_naming_what_is_wrong(letters, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    Path("schema.json").write_text('{"not": {"type": "string"}}')
+    options, message = FORMATS[name]
+    result = run(letters, "abab", *ENDED, *options)
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.split())
+
+
+def test_without_the_library_of_grammars_the_extra_is_named(letters, monkeypatch):
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    result = run(letters, "abab", *ENDED, "--regex", "a")
+    assert result.exit_code == 2
+    assert "pip install 'specdec[structured]'" in result.stderr

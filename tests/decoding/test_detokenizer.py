@@ -26,6 +26,9 @@ class ByteCodec(TextCodec):
     def chat(self, messages, chat_format=None):
         return self.encode("".join(turn["content"] for turn in messages))
 
+    def tokenizer_json(self):
+        return None
+
     def vocabulary(self):
         return {chr(i): i for i in range(256)}
 

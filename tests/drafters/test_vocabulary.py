@@ -27,6 +27,9 @@ class Words(TextCodec):
     def chat(self, messages, chat_format=None):
         return []
 
+    def tokenizer_json(self):
+        return None
+
     def vocabulary(self):
         return self._ids
 

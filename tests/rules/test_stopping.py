@@ -122,6 +122,9 @@ class PairCodec(TextCodec):
     def chat(self, messages, chat_format=None):
         raise NotImplementedError
 
+    def tokenizer_json(self):
+        return None
+
     def vocabulary(self):
         return {self.decode([i]): i for i in range(12)}
 

@@ -80,6 +80,9 @@ class Words(TextCodec):
     def chat(self, messages, chat_format=None):
         raise NotImplementedError
 
+    def tokenizer_json(self):
+        return None
+
     def vocabulary(self):
         return self._ids
 

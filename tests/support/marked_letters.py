@@ -40,5 +40,8 @@ class MarkedLetters(TextCodec):
         self.formats.append(chat_format)
         return self.encode("".join(message["content"] for message in messages))
 
+    def tokenizer_json(self):
+        return None
+
     def vocabulary(self):
         return dict(self._ids)

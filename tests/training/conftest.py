@@ -46,6 +46,9 @@ class Digits(TextCodec):
     def chat(self, messages, chat_format=None):
         return [token for message in messages for token in [*self.opening, *self.encode(message["content"])]]
 
+    def tokenizer_json(self):
+        return None
+
     def vocabulary(self):
         return {str(token): token for token in range(8)}
 
