@@ -9,9 +9,11 @@ a processor as sequences do.
 import copy
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from types import BuiltinFunctionType, FunctionType
+from re import Pattern
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, NoneType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from specdec.errors import SpecError
@@ -20,6 +22,12 @@ from specdec.sampling.logits_warper import LogitsProcessor
 DEPTH = 3
 ITEMS = 64
 """How deep and how far an object's attributes are compared."""
+
+SEEN: tuple[type[Any], ...] = (
+    *(str, bytes, int, float, complex, NoneType, range, type, Pattern, torch.dtype, torch.device),
+    *(Tensor, Mapping, list, tuple, set, frozenset, FunctionType, BuiltinFunctionType, MethodType, ModuleType),
+)
+"""What is compared, or never changes."""
 
 WITHOUT_STATE = (FunctionType, BuiltinFunctionType)
 
@@ -48,6 +56,17 @@ class SharedProcessor:
         self._holder = getattr(inner, "__self__", inner)
         self._called = False
         self.__qualname__ = getattr(inner, "__qualname__", type(inner).__qualname__)
+        self._refuse_unseen()
+
+    def _refuse_unseen(self) -> None:
+        """Raise SpecError where calls could change what Python does not show, such as a state of native code."""
+        held = _held(self._holder)
+        unseen = next((name for name, value in held.items() if _is_native(value)), None)
+        if unseen is not None or (not held and _is_native(self._holder)):
+            what = "is" if unseen is None else f"holds '{unseen}',"
+            kind = type(self._holder if unseen is None else held[unseen]).__name__
+            unseen_kind = f"{what} a {kind}, whose state cannot be seen"
+            raise SpecError(f"logits processor {self.__qualname__} {unseen_kind}, and {self._sharers}")
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         before = _attributes(self._holder) if self._called else None
@@ -88,7 +107,7 @@ def processors_by_sequence(
 
     branches_for: the verifier that reads rows of branches that are not taken; None: rows are read along the path alone.
     """
-    sharers = Counter(id(processor) for processors in given for processor in processors)
+    sharers = Counter(_holder_id(processor) for processors in given for processor in processors)
     guards: dict[int, LogitsProcessor] = {}
 
     def own(processor: Any) -> LogitsProcessor:
@@ -98,8 +117,9 @@ def processors_by_sequence(
         fork = getattr(processor, "fork", None)
         if callable(fork):
             return _made(fork, processor)
-        number = sharers[id(processor)]
-        if isinstance(processor, WITHOUT_STATE) or (number == 1 and branches_for is None):
+        number = sharers[_holder_id(processor)]
+        is_function = isinstance(processor, WITHOUT_STATE) and _holder_id(processor) == id(processor)
+        if is_function or (number == 1 and branches_for is None):
             return processor  # type: ignore[no-any-return]
         words = _MIXED.format(number) if number > 1 else _BRANCHED.format(branches_for)
         return guards.setdefault(id(processor), SharedProcessor(processor, words))
@@ -120,8 +140,28 @@ def _made(make: Any, processor: Any) -> LogitsProcessor:
     return made  # type: ignore[no-any-return]
 
 
+def _holder_id(processor: Any) -> int:
+    """Of what has the state: of a method, its object, since each look at a method makes another one."""
+    holder = getattr(processor, "__self__", None)
+    return id(processor if holder is None or isinstance(holder, ModuleType) else holder)
+
+
 def _attributes(holder: Any) -> dict[str, Any]:
-    return {name: _mark(value, DEPTH) for name, value in getattr(holder, "__dict__", {}).items()}
+    return {name: _mark(value, DEPTH) for name, value in _held(holder).items()}
+
+
+def _held(value: Any) -> dict[str, Any]:
+    """What an object holds, in its `__dict__` and in the `__slots__` of its classes."""
+    declared = [vars(kind).get("__slots__", ()) for kind in type(value).__mro__]
+    names = [name for slots in declared for name in ([slots] if isinstance(slots, str) else slots)]
+    slotted = {name: getattr(value, name) for name in names if hasattr(value, name) and name not in ("__dict__", "__weakref__")}
+    return {**slotted, **getattr(value, "__dict__", {})}
+
+
+def _is_native(value: Any) -> bool:
+    """Whether a value is of a class written in another language that is not known to be seen or never to change."""
+    in_python = hasattr(value, "__dict__") or any("__slots__" in vars(kind) for kind in type(value).__mro__)
+    return not isinstance(value, SEEN) and not in_python
 
 
 def _mark(value: Any, depth: int) -> Any:
@@ -133,8 +173,7 @@ def _mark(value: Any, depth: int) -> Any:
         return (*mark, len(value), [(_mark(k, 0), _mark(v, depth - 1)) for k, v in [*value.items()][:ITEMS]])
     if isinstance(value, list | tuple | set | frozenset):
         return (*mark, len(value), [_mark(item, depth - 1) for item in [*value][:ITEMS]])
-    inside = getattr(value, "__dict__", None)
-    if isinstance(value, type) or not isinstance(inside, dict):
+    if isinstance(value, type) or not (inside := _held(value)):
         return mark
     return (*mark, [(name, _mark(v, depth - 1)) for name, v in [*inside.items()][:ITEMS]])
 

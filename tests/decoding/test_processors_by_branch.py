@@ -1,5 +1,7 @@
 """Logits processors with a state, under rules that read the whole tree: plain decoding's calls at every node, or a refusal."""
 
+import itertools
+
 import pytest
 import torch
 from tabular_cases import drawn_case, tabular_decoder
@@ -86,3 +88,56 @@ def test_samples_and_requests_of_a_batch_answer_as_each_does_alone():
 def test_a_function_needs_no_fork():
     decoder = tabular_decoder(drawn_case(0, vocab=3), *PARTS["traversal"])
     assert decoder.generate([[0, 1]], max_new_tokens=6, seed=3, processors=[lambda input_ids, scores: scores * 0.5])
+
+
+class Slotted:
+    __slots__ = ("calls",)
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, input_ids, scores):
+        self.calls += 1
+        return scores
+
+
+class Native:
+    """Counts in an iterator, whose state Python does not show."""
+
+    def __init__(self):
+        self.calls = itertools.count()
+
+    def __call__(self, input_ids, scores):
+        next(self.calls)
+        return scores
+
+
+class Counting:
+    def __init__(self):
+        self.calls = 0
+
+    def shift(self, input_ids, scores):
+        self.calls += 1
+        return scores
+
+
+UNSEEN = {
+    "a state in slots": (Slotted, "Slotted changes its 'calls'"),
+    "a state of native code": (Native, "Native holds 'calls', a count, whose state cannot be seen"),
+    "the object of a method": (lambda: Counting().shift, r"Counting.shift changes its 'calls'"),
+}
+
+
+@pytest.mark.parametrize("name", UNSEEN)
+def test_every_kind_of_state_is_refused_under_a_rule_that_reads_branches(name):
+    make, message = UNSEEN[name]
+    decoder = tabular_decoder(drawn_case(0, vocab=3), *PARTS["traversal"])
+    with pytest.raises(SpecError, match=message):
+        decoder.generate([[0, 1]], max_new_tokens=12, seed=3, processors=[make()])
+
+
+def test_methods_of_one_object_are_shared_by_the_requests_that_name_them():
+    one, decoder = Counting(), tabular_decoder(drawn_case(0, vocab=3), *PARTS["multi_round"])
+    requests = [Request(prompt=[0, 1], max_new_tokens=6, seed=3, processors=[one.shift]) for _ in range(2)]
+    with pytest.raises(SpecError, match="2 sequences share it"):
+        decoder.generate(requests)
