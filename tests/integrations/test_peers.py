@@ -15,7 +15,7 @@ def verify(*arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("peer", ["transformers-assisted", "transformers-lookup-3", "transformers"])
+@pytest.mark.parametrize("peer", ["transformers-assisted", "transformers"])
 def test_an_engine_of_transformers_is_run_on_the_target(tiny, tiny_draft, peer):
     assistant = ("--assistant", tiny_draft) if peer == "transformers-assisted" else ()
     result = verify("--peer", peer, *assistant, "--target", tiny, *HOT, "--budget", 0.3, "--json")

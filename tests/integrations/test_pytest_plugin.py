@@ -42,42 +42,43 @@ def test_idle_but_skipped(assert_lossless):
 """
 
 
-def run_pytest(folder, *arguments):
-    """A run with the plug-in, whether it is installed or not."""
-    summary = folder / "summary.md"
-    environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "GITHUB_STEP_SUMMARY": str(summary)}
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """(folder, what was printed) of a run of the example and of the tests above, with the plug-in, installed or not."""
+    folder = tmp_path_factory.mktemp("suite")
+    source = (EXAMPLE / "test_losslessness.py").read_text()
+    assert source.count("seconds=20") == 1
+    (folder / "test_losslessness.py").write_text(source.replace("seconds=20", "seconds=1, inconclusive='pass'"))
+    (folder / "test_verdicts.py").write_text(VERDICTS)
+    environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "GITHUB_STEP_SUMMARY": str(folder / "summary.md")}
     environment["PYTHONPATH"] = str(ROOT)
-    command = [sys.executable, "-m", "pytest", "-p", PLUGIN, "-rs", *arguments]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
-    return done, summary.read_text() if summary.exists() else ""
+    command = [sys.executable, "-m", "pytest", "-p", PLUGIN, "--junit-xml=found.xml"]
+    run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 1
+    return folder, run.stdout
 
 
 @pytest.mark.slow
-def test_the_example_passes_and_its_workflow_runs_it(tmp_path):
-    source = (EXAMPLE / "test_losslessness.py").read_text()
-    assert source.count("seconds=20") == 1
-    (tmp_path / "test_losslessness.py").write_text(source.replace("seconds=20", "seconds=1, inconclusive='pass'"))
-    done, summary = run_pytest(tmp_path, "test_losslessness.py")
-    assert done.returncode == 0, done.stdout
-    assert "PROVED       rejection_sampling (test_losslessness.py::test_our_rule" in done.stdout
-    assert "Generating (test_losslessness.py::test_our_engine" in done.stdout
-    assert "| proved | `rejection_sampling` | lossless on 16 pairs" in summary
+def test_the_example_passes_and_its_workflow_runs_it(done):
+    folder, printed = done
+    assert "2 failed, 2 passed, 1 skipped" in printed
+    assert "PROVED       rejection_sampling (test_losslessness.py::test_our_rule" in printed
+    assert "Generating (test_losslessness.py::test_our_engine" in printed
+    assert "| proved | `rejection_sampling` | lossless on 16 pairs" in (folder / "summary.md").read_text()
     workflow = yaml.safe_load((EXAMPLE / "losslessness.yml").read_text())
     steps = workflow["jobs"]["losslessness"]["steps"]
     assert any("pytest test_losslessness.py" in step.get("run", "") for step in steps)
 
 
 @pytest.mark.slow
-def test_refuted_and_inconclusive_verdicts_fail_the_test_unless_it_says_otherwise(tmp_path):
-    (tmp_path / "test_verdicts.py").write_text(VERDICTS)
-    done, summary = run_pytest(tmp_path, "test_verdicts.py", f"--junit-xml={tmp_path}/found.xml")
-    assert done.returncode == 1
-    assert "1 skipped" in done.stdout
-    assert "2 failed" in done.stdout
-    assert "plain_p_after_rejection: refuted: total variation" in done.stdout
-    assert "never_drafts: inconclusive: nothing was drafted" in done.stdout
-    assert summary.count("| inconclusive |") == 2
-    assert (tmp_path / "found.xml").read_text().count('name="specdec"') == 3
+def test_refuted_and_inconclusive_verdicts_fail_the_test_unless_it_says_otherwise(done):
+    folder, printed = done
+    assert "plain_p_after_rejection: refuted: total variation" in printed
+    assert "never_drafts: inconclusive: nothing was drafted" in printed
+    assert "FAILED test_verdicts.py::test_wrong" in printed
+    assert "FAILED test_verdicts.py::test_idle -" in printed
+    assert (folder / "summary.md").read_text().count("nothing was drafted") == 2
+    assert (folder / "found.xml").read_text().count('name="specdec"') == 5
 
 
 def test_the_plug_in_costs_nothing_until_a_fixture_is_used():
