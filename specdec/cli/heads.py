@@ -35,11 +35,13 @@ def register(app: typer.Typer) -> None:
 
 
 @guarded
-def show(head: Head, target: TargetModel = None, layers: Layers = None, as_json: Json = False) -> None:
+def show(
+    head: Head, target: TargetModel = None, trust: TrustRemoteCode = None, layers: Layers = None, as_json: Json = False
+) -> None:
     """A folder with missing, superfluous or misshapen tensors is an error that lists all of them."""
     found = summarize(_folder(head), _layers(layers))
     if target is not None:
-        _check_fit(found, target, layers)
+        _check_fit(found, target, layers, trust)
     if as_json:
         width, vocabulary = found.config.made_for
         fits = {"hidden_size": width, "vocab_size": [vocabulary, vocabulary + PADDING - 1]}
@@ -110,12 +112,12 @@ def _layers(text: str | None) -> tuple[int, ...] | None:
         raise SpecError(f"--layers {text}: expected whole numbers, such as 2,15,27") from error
 
 
-def _check_fit(found: HeadSummary, target: str, layers: str | None) -> None:
+def _check_fit(found: HeadSummary, target: str, layers: str | None, trust: bool | None) -> None:
     """Raise IncompatibleParts, or TargetMismatch, for a target that the head does not fit; nothing is loaded."""
     drafter = {"use": found.kind, "head": str(found.folder)}
     more = {} if layers is None else {"layers": _layers(layers)}
     parts = {"drafter": {**drafter, **more}, "tree": {"use": "chain"}, "verifier": {"use": "match"}, "name": "head"}
-    check(parts, target=target)
+    check(parts, target=target, trust_remote_code=trust)
 
 
 def _check_output(output: Path, source: Path) -> None:

@@ -49,7 +49,7 @@ def accepted(schema, tokens, tokenizer):
 
 
 @pytest.mark.slow
-def test_30_schemas_give_valid_json_and_plain_decodings_tokens_under_adaptive_and_eagle3():
+def test_thirty_schemas_give_valid_json_and_plain_decodings_tokens_under_adaptive_and_eagle3():
     target = specdec.load("plain", set=["target.dtype=float32"]).target
     plain, *others = (answers(strategy, target) for strategy in ("plain", "adaptive", "eagle3"))
     assert len(SCHEMAS) == 30
