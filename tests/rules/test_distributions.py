@@ -418,17 +418,17 @@ def chi_square(counts, distribution, total):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("verifier", "lossless"), [(ChainRule, True), (DrawsTwice, False)])
-def test_forty_thousand_continuations_pass_a_chi_square_test_that_a_planted_fault_fails(
-    compose, table, parts_of, verifier, lossless
+@pytest.mark.parametrize(("verifier", "thousands", "lossless"), [(ChainRule, 40, True), (DrawsTwice, 4, False)])
+def test_forty_thousand_continuations_pass_a_chi_square_test_that_four_thousand_with_a_planted_fault_fail(
+    compose, table, parts_of, verifier, thousands, lossless
 ):
-    """False alarm 1e-4 (critical value 31.8 for 8 degrees of freedom); sees a total variation of about 0.02."""
+    """False alarm 1e-4 (critical value 31.8 for 8 degrees of freedom); 40,000 see a total variation of about 0.02."""
     drafter = TabularDrafterOptions(vocab=3, rows={"*": Q_3})
     decoder = compose(
         table(3, rows={"*": P_3}), parts_of(*SAMPLED_CHAIN, verifier), drafter, sampling=SamplingParams(temperature=1.0)
     )
-    total, counts = 40_000, Counter()
-    for batch in range(40):
+    total, counts = 1000 * thousands, Counter()
+    for batch in range(thousands):
         answers = decoder.generate([[0]], max_new_tokens=3, n=1000, seed=batch)
         counts.update(answer.tokens[1:3] for answer in answers)
     distribution = {(x, y): P_3[x] * P_3[y] for x in range(3) for y in range(3)}

@@ -225,4 +225,5 @@ def test_a_head_that_knows_four_answers_by_heart_drafts_them_in_the_decoder_as_v
     records = [record for answer in again for record in answer.records]
     tau = sum(record.committed for record in records) / len(records)
     assert sum(record.accepted for record in records) >= share * sum(record.drafted for record in records)
-    assert tau == pytest.approx(promised.tau, rel=0.05)
+    # Validation starts at every token, decoding at the 16 to 20 where a step begins: one token more or less is 0.06 of tau.
+    assert tau == pytest.approx(promised.tau, rel=0.1)
