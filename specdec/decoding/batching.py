@@ -3,7 +3,8 @@
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ from specdec.interfaces.declarations import Features
 from specdec.interfaces.part_guard import PartGuard
 from specdec.interfaces.parts import Drafter, DraftSession, Target, TargetState
 from specdec.interfaces.proposals import DraftStart, Memory
+from specdec.interfaces.results import Generation
 
 T = TypeVar("T")
 
@@ -31,6 +33,7 @@ class DecodeBatch:
         ended: Those that are finished or have failed.
         waiting: Those that begin when others end.
         step_callback: Called with each step of each sequence.
+        queue: Whether requests wait that are not part of the batch yet.
         memory: What the tree builder keeps about the batch.
         prefill_seconds: Of all that have begun, first tokens included.
     """
@@ -44,6 +47,7 @@ class DecodeBatch:
     state: TargetState | None = None
     session: DraftSession | None = None
     step_callback: StepCallback | None = None
+    queue: bool = False
     memory: Memory = field(default_factory=Memory)
     prefill_seconds: float = 0.0
 
@@ -60,6 +64,15 @@ class DecodeBatch:
             if not self.keeps_going:
                 raise
             return None
+
+    @contextmanager
+    def bringing_answers(self, answer: Callable[[Sequence], Generation]) -> Iterator[None]:
+        """Let an error take along what is finished."""
+        try:
+            yield
+        except SpecdecError as error:
+            error.finished = tuple(answer(one) if one.is_finished else None for one in self.everyone)
+            raise
 
     def raise_failures(self) -> None:
         """Raise the first failure, and say how many more there are."""
@@ -91,7 +104,7 @@ class BatchScheduler:
         """Prefill sequences, once for samples of one prompt that stand side by side, and put them behind those of the batch."""
         for sequence in sequences:
             sequence.began = time.perf_counter()
-        samples = [list(some) for _, some in itertools.groupby(sequences, key=lambda sequence: sequence.request)]
+        samples = [list(some) for _, some in itertools.groupby(sequences, key=lambda sequence: id(sequence.shared))]
         copies = [len(some) for some in samples]
         with self._scoring:
             prefilled = self._target.prefill([some[0].tokens for some in samples], self._features)
@@ -118,6 +131,15 @@ class BatchScheduler:
             with self._drafting:
                 batch.session.join(session)
         batch.sequences = [*batch.sequences, *sequences]
+
+    def cancel(self, batch: DecodeBatch, sequences: list[Sequence]) -> None:
+        """Let sequences leave before their end, between steps, whether they are being decoded or wait."""
+        for sequence in sequences:
+            sequence.emitted.cancel()
+        left = [sequence for sequence in batch.waiting if not sequence.is_live]
+        batch.ended += left
+        batch.waiting = deque(sequence for sequence in batch.waiting if sequence.is_live)
+        self.drop_ended(batch, [row for row, sequence in enumerate(batch.sequences) if sequence.is_live])
 
     def drop_ended(self, batch: DecodeBatch, keep: list[int]) -> None:
         """Let the sequences that have ended leave; keep: the rows of the others."""

@@ -31,6 +31,7 @@ class StreamEvent:
 
     sources: by token, the drafter it came from, -1 for the target. record: None for the token of the prefill.
     pieces: `text` in parts, each with the source of the token that it comes from, which may be an earlier event's.
+    depths: by piece, how deep in its step's draft that token stood; 0: drawn from the target.
     generation: with the last event, the finished answer.
     """
 
@@ -40,6 +41,7 @@ class StreamEvent:
     pieces: tuple[tuple[str, int], ...]
     record: StepRecord | None
     generation: Generation | None
+    depths: tuple[int, ...] = ()
 
 
 StepCallback: TypeAlias = Callable[[StepInfo], None]

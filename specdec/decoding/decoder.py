@@ -4,7 +4,6 @@ import itertools
 import time
 from collections import abc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -14,9 +13,10 @@ from specdec.decoding.contract_checks import checked_verdict
 from specdec.decoding.drafting import DraftRunner
 from specdec.decoding.requests import Request, refuse_uncovered, requests_of
 from specdec.decoding.sequence import Sequence, open_sequences
+from specdec.decoding.sequence_stream import SequenceStream
 from specdec.decoding.step_outcome import Outcome, commit, step_record
 from specdec.decoding.structured_output import Grammars, refuse_formats
-from specdec.errors import SpecdecError, SpecError
+from specdec.errors import SpecError
 from specdec.interfaces.declarations import Reads
 from specdec.interfaces.part_guard import PartGuard
 from specdec.interfaces.parts import Drafter, DraftSession, Target, TargetState, TreeBuilder, Verifier
@@ -106,7 +106,7 @@ class Decoder:
 
     def answers(self, batch: DecodeBatch) -> list[Generation]:
         """Those of a batch that has ended, in order. Raises the first failure of one that kept going, with all answers."""
-        with self._bringing_answers(batch):
+        with batch.bringing_answers(self._generation):
             batch.raise_failures()
         return [self._generation(sequence) for sequence in batch.everyone]
 
@@ -115,18 +115,11 @@ class Decoder:
         if options.get("n", 1) != 1:
             raise SpecError(f"n: got {options['n']!r}; a stream has one answer: use generate, or a stream for each sample")
         batch = self.start(requests_of([prompt], self.sampling, **{**options, "n": 1}), step_callback=step_callback)
-        sequence = (batch.sequences + batch.ended)[0]
-        known: list[int] = []
+        answer = SequenceStream((batch.sequences + batch.ended)[0])
         while True:
-            done = sequence.emitted.finish is not None
-            record = sequence.records[-1] if sequence.records else None
-            new = tuple(sequence.emitted.tokens[len(known) :])
-            sources = record.sources if record is not None else (-1,) * len(new)
-            known += sources
-            pieces = tuple((text, known[token]) for text, token in sequence.emitted.new_pieces())
-            text = "".join(text for text, _ in pieces)
-            yield StreamEvent(new, sources, text, pieces, record, self._generation(sequence) if done else None)
-            if done:
+            event = answer.event(self.answer)
+            yield event
+            if event.generation is not None:
                 return
             self.step(batch)
 
@@ -145,9 +138,37 @@ class Decoder:
         `answers` raises its error when all have ended.
         """
         check_batch_size(batch_size)
+        sequences = self._opened(requests, rng_for)
+        batch = DecodeBatch(tuple(sequences), batch_size, keeps_going=keeps_going, step_callback=step_callback)
+        with batch.bringing_answers(self._generation):
+            self._scheduler.admit(batch)
+        return batch
+
+    def join(self, batch: DecodeBatch, requests: abc.Sequence[Request]) -> list[Sequence]:
+        """Let requests join a batch in flight, between steps: prefill those for which there is room, and draw first tokens.
+
+        Returns their sequences, which `answers` leaves out: `answer` has that of each. One that fails ends alone, with its
+        `failure`, where the batch `keeps_going`. Raises SpecError for a request that cannot be served, and changes nothing.
+        """
+        sequences = self._opened(requests, seeded)
+        batch.waiting.extend(sequence for sequence in sequences if sequence.is_live)
+        self._scheduler.admit(batch)
+        return sequences
+
+    def cancel(self, batch: DecodeBatch, sequences: abc.Sequence[Sequence]) -> None:
+        """Take sequences out of a batch, between steps; `answer` has what each has said by then."""
+        self._scheduler.cancel(batch, [sequence for sequence in sequences if sequence.is_live])
+
+    def answer(self, sequence: Sequence) -> Generation:
+        """That of a sequence that has ended. Raises its failure."""
+        if sequence.failure is not None:
+            raise sequence.failure
+        return self._generation(sequence)
+
+    def _opened(self, requests: abc.Sequence[Request], rng_for: Callable[[int], RequestRng]) -> list[Sequence]:
         refuse_uncovered(requests, self.sampling, self.certificate)
         refuse_formats(requests, self.verifier)
-        sequences = open_sequences(
+        return open_sequences(
             requests,
             target=self.target,
             sampling=self.sampling,
@@ -156,10 +177,6 @@ class Decoder:
             branches_for=self.verifier.name if self._reads_branches else None,
             grammars=self._grammars,
         )
-        batch = DecodeBatch(tuple(sequences), batch_size, keeps_going=keeps_going, step_callback=step_callback)
-        with self._bringing_answers(batch):
-            self._scheduler.admit(batch)
-        return batch
 
     def step(self, batch: DecodeBatch) -> list[StepRecord]:
         """One draft, one target forward, one verification for every live sequence; those that end make way for others.
@@ -168,12 +185,12 @@ class Decoder:
         """
         if not batch.sequences or batch.state is None or batch.session is None:
             return []
-        with self._bringing_answers(batch):
+        with batch.bringing_answers(self._generation):
             return self._step(batch, batch.state, batch.session)
 
     def _step(self, batch: DecodeBatch, state: TargetState, session: DraftSession) -> list[StepRecord]:
         clock = [time.perf_counter()]
-        trees = self._runner.grow(batch.sequences, session, batch.memory, queue=bool(batch.waiting))
+        trees = self._runner.grow(batch.sequences, session, batch.memory, queue=batch.queue or bool(batch.waiting))
         clock.append(time.perf_counter())
         with self._scoring:
             scored = self.target.score(state, trees)
@@ -222,15 +239,6 @@ class Decoder:
         checked = checked_verdict(verdict, tree, self.target.facts.vocab_size, type(self.verifier).name)
         p.settle(checked.path)
         return checked, p
-
-    @contextmanager
-    def _bringing_answers(self, batch: DecodeBatch) -> Iterator[None]:
-        """Let an error take along what is finished."""
-        try:
-            yield
-        except SpecdecError as error:
-            error.finished = tuple(self._generation(one) if one.is_finished else None for one in batch.everyone)
-            raise
 
     def _generation(self, sequence: Sequence) -> Generation:
         return sequence.generation(self.verifier.declaration.guarantee, self.certificate)

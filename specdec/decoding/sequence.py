@@ -29,7 +29,7 @@ class Sequence:
     """One sequence. tokens: prompt and answer; the last is the root, not yet in the target's cache. memory: the builder's.
 
     number: its place among all sequences; request: that of its request, which its samples share. began: at its prefill.
-    failure: what ended it without an answer.
+    failure: what ended it without an answer. shared: one object for the samples of a request, which share a prefill.
     """
 
     number: int
@@ -44,6 +44,7 @@ class Sequence:
     emitted: Emitted
     num_logprobs: int | None
     has_siblings: bool = False
+    shared: object = field(default_factory=object)
     records: list[StepRecord] = field(default_factory=list)
     memory: Memory = field(default_factory=Memory)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
@@ -146,12 +147,11 @@ def open_sequences(
 
     branches_for: the verifier, where it reads rows off the path that it takes. grammars: the target's, kept between calls.
     """
-    prepared = _prepared(requests, target, sampling)
+    prepared, sequences = _prepared(requests, target, sampling), list[Sequence]()
     processors = iter(_processors(requests, prepared, target, grammars, branches_for))
-    sequences: list[Sequence] = []
     for place, (request, (prompt, limit, options), number) in enumerate(zip(requests, prepared, numbers, strict=False)):
         own = request_key(options.seed, number) if request.seed is None else request.seed
-        rules = _stop_rules(request, limit, target)
+        rules, shared = _stop_rules(request, limit, target), object()
         for sample in range(request.n):
             key = own if sample == 0 else mix(own, sample) >> 1
             warper = LogitsWarper(options, prompt_length=len(prompt), stop_ids=rules.ids, processors=next(processors))
@@ -169,6 +169,7 @@ def open_sequences(
                     emitted=Emitted(rules, target.codec, skip_special_tokens=request.skip_special_tokens),
                     num_logprobs=request.logprobs,
                     has_siblings=request.n > 1,
+                    shared=shared,
                 )
             )
     return sequences

@@ -23,7 +23,7 @@ class StopRules:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Why a sequence ended: 'stop' with its cause, or 'length'."""
+    """Why a sequence ended: 'stop' with its cause, 'length', or 'cancelled'."""
 
     reason: str
     cause: StopCause | None = None
@@ -54,6 +54,13 @@ class Emitted:
                 self._close()
                 return count
         return len(tokens)
+
+    def cancel(self) -> None:
+        """End here, with the text so far; nothing happens to a sequence that has ended."""
+        if self.finish is None:
+            self.finish = Finish("cancelled")
+            if self.tokens:
+                self._close()
 
     def _stopped(self, token: int) -> Finish | None:
         if token in self._rules.ids:

@@ -132,7 +132,8 @@ class Generation:
     """One finished answer.
 
     tokens exclude the prompt and include a final stop token; text excludes it, and is cut before a stop string.
-    finish_reason: 'stop' or 'length'. stopped_by: the stop id, id sequence or string.
+    finish_reason: 'stop', 'length', or 'cancelled' where it was taken out of its batch.
+    stopped_by: the stop id, id sequence or string.
     records: one StepRecord per target forward after prefill. certificate: of a decoder that was loaded with one.
     """
 
