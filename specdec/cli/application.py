@@ -12,6 +12,7 @@ HELP = "Compose, check, run and prove speculative decoders described in YAML."
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     "describe": ("list", "show", "check", "schema"),
     "generate": ("generate",),
+    "serve": ("serve",),
     "verify": ("verify",),
     "rules": ("compare-rules", "verify-rule"),
     "bench": ("bench",),

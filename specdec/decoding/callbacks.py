@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from specdec.interfaces.results import Generation, StepRecord, Verdict
+from specdec.interfaces.results import Generation, StepRecord, TokenLogprobs, Verdict
 from specdec.sampling.logits_warper import TargetProbs
 from specdec.trees.draft_tree import DraftTree
 
@@ -32,7 +32,7 @@ class StreamEvent:
     sources: by token, the drafter it came from, -1 for the target. record: None for the token of the prefill.
     pieces: `text` in parts, each with the source of the token that it comes from, which may be an earlier event's.
     depths: by piece, how deep in its step's draft that token stood; 0: drawn from the target.
-    generation: with the last event, the finished answer.
+    logprobs: by token, where they were asked for. generation: with the last event, the finished answer.
     """
 
     tokens: tuple[int, ...]
@@ -42,6 +42,7 @@ class StreamEvent:
     record: StepRecord | None
     generation: Generation | None
     depths: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 StepCallback: TypeAlias = Callable[[StepInfo], None]

@@ -151,7 +151,7 @@ def open_sequences(
     processors = iter(_processors(requests, prepared, target, grammars, branches_for))
     for place, (request, (prompt, limit, options), number) in enumerate(zip(requests, prepared, numbers, strict=False)):
         own = request_key(options.seed, number) if request.seed is None else request.seed
-        rules, shared = _stop_rules(request, limit, target), object()
+        rules, shared = stop_rules(request, limit, target), object()
         for sample in range(request.n):
             key = own if sample == 0 else mix(own, sample) >> 1
             warper = LogitsWarper(options, prompt_length=len(prompt), stop_ids=rules.ids, processors=next(processors))
@@ -196,14 +196,15 @@ def _processors(
     given = [request.processors for request in requests for _ in range(request.n)]
     masks: list[tuple[LogitsProcessor, ...]] = []
     for place, (request, (prompt, limit, _)) in enumerate(zip(requests, prepared, strict=True)):
-        ids = _stop_rules(request, limit, target).ids
+        ids = stop_rules(request, limit, target).ids
         with naming_prompt(place if len(requests) > 1 else None):
             masks += grammars.masks(request, prompt_length=len(prompt), stop_ids=ids)
     own = processors_by_sequence(given, branches_for=branches_for)
     return [(*called, *mask) for called, mask in zip(own, masks, strict=True)]
 
 
-def _stop_rules(request: Request, limit: int, target: Target) -> StopRules:
+def stop_rules(request: Request, limit: int, target: Target) -> StopRules:
+    """When an answer to a request ends: the target's own stop tokens and the request's."""
     known = (token for token in target.facts.stop_ids if 0 <= token < target.facts.vocab_size)
     stop_ids = frozenset([*request.stop_ids, *(() if request.ignore_eos else known)])
     stop_sequences = tuple(tuple(stop) for stop in request.stop if not isinstance(stop, str))

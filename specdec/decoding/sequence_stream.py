@@ -18,6 +18,11 @@ class SequenceStream:
         self._depths: list[int] = []
         self._records = 0
 
+    @property
+    def has_news(self) -> bool:
+        """Whether tokens have been added since the last event."""
+        return len(self._sources) < len(self._sequence.emitted.tokens)
+
     def event(self, answer: Callable[[Sequence], Generation]) -> StreamEvent:
         """What is new. answer: gives the answer of a sequence that has ended, for the last event."""
         sequence = self._sequence
@@ -38,6 +43,7 @@ class SequenceStream:
             record=sequence.records[-1] if sequence.records else None,
             generation=answer(sequence) if emitted.finish is not None else None,
             depths=tuple(self._depths[token] for _, token in places),
+            logprobs=tuple(sequence.logprobs[seen:]),
         )
 
     def _add(self, sources: tuple[int, ...]) -> None:

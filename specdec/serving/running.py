@@ -1,0 +1,137 @@
+"""The server as a process: address, keys, signals."""
+
+import os
+import signal
+import socket
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from specdec.decoding.decoder import Decoder
+from specdec.errors import SpecError
+from specdec.files.reading import text_of
+from specdec.serving.application import application
+from specdec.serving.guard import Access
+from specdec.serving.kv_memory import slots
+from specdec.serving.limits import ServerLimits
+from specdec.serving.service import Service
+
+KEY_VARIABLE = "SPECDEC_API_KEY"
+"""Environment variable with the key that requests must bring."""
+
+SHORTEST_KEY = 16
+"""Characters of a key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the server listens, and who may ask.
+
+    host: an address or name of this machine. key_file: one key a line. insecure: no key is needed, wherever it listens.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    key_file: Path | None = None
+    insecure: bool = False
+    hosts: Collection[str] = field(default_factory=tuple)
+    origins: Collection[str] = field(default_factory=tuple)
+
+    def access(self) -> Access:
+        """Who may ask. Raises SpecError for an address that others reach without a key."""
+        keys = _keys(self.key_file)
+        if not keys and not self.insecure and not self.is_local:
+            raise SpecError(
+                f"--host {self.host}: others may reach this address: set {KEY_VARIABLE} or give --api-key-file FILE, or "
+                "--insecure to serve whoever asks"
+            )
+        if bad := [origin for origin in self.origins if origin == "*" or "://" not in origin]:
+            raise SpecError(f"--allow-origin {bad[0]}: expected the origin of a page, such as https://example.org")
+        named = () if _is_address(self.host) else (self.host,)
+        return Access(keys, (*self.hosts, *named), self.origins)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches it."""
+        return self.host == "localhost" or (_is_address(self.host) and ip_address(self.host).is_loopback)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _keys(file: Path | None) -> tuple[str, ...]:
+    lines = [os.environ.get(KEY_VARIABLE, "")] + ([] if file is None else text_of(file).splitlines())
+    keys = tuple(line.strip() for line in lines if line.strip())
+    if file is not None and not keys:
+        raise SpecError(f"--api-key-file {file}: holds no key; expected one a line")
+    if any(len(key) < SHORTEST_KEY for key in keys):
+        raise SpecError(f"an API key is shorter than {SHORTEST_KEY} characters; `openssl rand -hex 32` makes a good one")
+    return keys
+
+
+class Server(uvicorn.Server):
+    """uvicorn's, which takes no new requests from the first signal on."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Finish what runs, and answer what waits with 503."""
+        self._service.engine.queue.drain()
+        super().handle_exit(sig, frame)
+
+
+def server(
+    decoders: Mapping[str, Decoder],
+    address: Address,
+    limits: ServerLimits,
+    access: Access,
+    *,
+    control_tokens: str = "escape",
+    access_log: bool = False,
+) -> Server:
+    """A server that is ready to run; `run(sockets)` returns after a signal."""
+    service = Service(decoders, limits, slots(list(decoders.values()), limits.kv_bytes))
+    config = uvicorn.Config(
+        application(service, access, control_tokens=control_tokens),
+        host=address.host,
+        port=address.port,
+        log_level="info",
+        access_log=access_log,
+        server_header=False,
+        timeout_graceful_shutdown=int(limits.shutdown_seconds),
+    )
+    return Server(config, service)
+
+
+def run(server: Server, place: socket.socket) -> None:
+    """Serve until a signal, and return when what runs has been answered; a second signal does not wait."""
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        server.run(sockets=[place])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def listening(address: Address) -> socket.socket:
+    """A socket at the address. Raises SpecError where there is none to be had."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind((address.host, address.port))
+    except (OSError, OverflowError) as error:
+        made.close()
+        raise SpecError(f"--host {address.host} --port {address.port}: cannot listen there: {error}") from error
+    return made
