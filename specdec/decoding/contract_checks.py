@@ -50,6 +50,8 @@ class ProposalCheck:
             for token in tokens:
                 if type(token) is not int or not 0 <= token < self._vocab_size:
                     raise self._error(f"proposed {token!r}; expected an id in the target's vocabulary of {self._vocab_size}")
+            if len(set(tokens)) < len(tokens):
+                raise self._error(f"proposed {list(tokens)} after one node; expected each token once, with its best score")
             for score in scores:
                 if not isinstance(score, float | int) or not score <= 0:
                     raise self._error(f"gave a score of {score!r}; expected a log-probability, at most 0")

@@ -13,7 +13,7 @@ from specdec.testing.sessions import FRONTIER, Sessions, Text
 SIZES = (1, 2, 4, 1, 3)
 """Tokens that a row emits, step after step; another row begins elsewhere."""
 
-NEWS = ((1,), (2,), (5,), (2, 3), (3, 1), (1, 2))
+NEWS = ((1,), (2,), (5,), (2, 3), (3, 1), (1, 2), (2, 1, 1, 3, 1, 2, 1, 1, 2))
 """Tokens of one step after another, each of which must count."""
 
 SILENT = 2
@@ -191,4 +191,4 @@ class Learning:
 
 def _news(text: Text, step: int, size: int) -> Text:
     """Tokens of the text, others in every step."""
-    return (*(text[(step + place) % len(text)] for place in range(size - 1)), text[-1 - step % 2])
+    return (*(text[(step + place) % len(text)] for place in range(size - 1)), text[-1 - step % len(text)])

@@ -27,7 +27,7 @@ from specdec.tree_builders.top_then_one import TopThenOne, TopThenOneOptions
 from specdec.trees.draft_tree import Draw
 from specdec.trees.tree_shape import RankPath, TreeShape
 
-SECONDS = 12.0
+SECONDS = 24.0
 """Nominal, of all places of one kind of tree."""
 
 PATIENCE = 240.0
@@ -52,15 +52,19 @@ class Pair:
         return decoder.replace(drafter=RankedTable(TabularDrafter(table_drafter(model)[1], decoder.target)))
 
 
-SHAPE = ((0, 0, 0, 0, 0, 0, 0, 0), (1,), (2,), (3,), (0, 1), (0, 2), (1, 0), (1, 1), (0, 0, 1), (0, 0, 2), (0, 0, 0, 1))
-"""Of a tree with up to four siblings at the root and three below, and eight levels: its last nodes."""
+SHAPE = (
+    *((0, 0, 0, 0, 0, 0, 0, 0), (3,), (0, 3), (1, 1), (2, 0), (3, 0)),
+    *((0, 0, 2), (0, 1, 0), (1, 0, 0), (0, 0, 0, 1)),
+)
+"""Of a tree with up to four siblings on its first two levels, children below each of them, and eight levels: its last nodes."""
 
-FEWER = tuple(path for path in SHAPE if path[0] < 3)
-"""With three at the root: four of i.i.d. draws take minutes."""
+FEWER = tuple(path for path in SHAPE if max(path) < 3)
+"""With three siblings at most: four of i.i.d. draws take minutes."""
 
 
 def _paths(ends: Sequence[RankPath]) -> tuple[RankPath, ...]:
-    every = {path[:size] for path in ends for size in range(1, len(path) + 1)}
+    """All nodes on the way to these, with their earlier siblings."""
+    every = {(*path[:size], rank) for path in ends for size in range(len(path)) for rank in range(path[size] + 1)}
     return TreeShape.of(sorted(every, key=lambda path: (len(path), path))).paths
 
 

@@ -17,7 +17,7 @@ LENGTHS = (2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 31, 32, 33, 40, 50, 57, 63, 64, 
 
 Text: TypeAlias = tuple[int, ...]
 
-LEVELS = ((0,), (1, 2), (3, 4))
+LEVELS = ((0,), (1, 2), (3, 4), (5,), (6,))
 """Nodes of the tree that rows are asked about."""
 
 FRONTIER = sum(len(level) for level in LEVELS)
@@ -138,12 +138,12 @@ class Sessions:
 
 
 def _frontier(text: Sequence[int]) -> Frontier:
-    """The root, two children of it, and a child of each with the same token."""
+    """The root, two children of it, a child of each with the same token, and two levels more below the first of them."""
     sketch = TreeSketch(text[-1], len(text) - 1)
     last = max(*text[:2], 1)
     first, second = (sketch.add(0, token) for token in (text[0], last if last != text[0] else last - 1))
-    for parent in (first, second):
-        sketch.add(parent, text[-1])
+    below, _ = (sketch.add(parent, text[-1]) for parent in (first, second))
+    sketch.add(sketch.add(below, text[0]), last)
     return Frontier(sketch, tuple(range(len(sketch))))
 
 

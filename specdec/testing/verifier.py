@@ -11,9 +11,11 @@ from specdec.interfaces.parts import BuildTools, PartOptions, Verifier
 from specdec.sampling.logits_warper import LogitsWarper
 from specdec.sampling.params import SamplingParams
 from specdec.sampling.rng import seeded
+from specdec.testing.mixed_kinds import MixedKinds, mixtures
 from specdec.testing.opening import Opened, opened, part_name
 from specdec.testing.places import PLACES, Pair, fits, prove_places
 from specdec.testing.proving import (
+    DEEP,
     GREEDY,
     HOT,
     PARTNERS,
@@ -52,6 +54,8 @@ def check_verifier(cls: type[Verifier], options: Mapping[str, Any] | PartOptions
             continue
         with report.rule(f"{said} on {draw} draws"):
             _prove(part, draw, report)
+    with report.rule(f"{said} where parents differ in how their children were drawn"):
+        _prove_mixtures(part, report)
     with report.rule("draws that it does not declare are refused"):
         _refuses(part)
     with report.rule("tree and q are left as they are"):
@@ -85,13 +89,23 @@ def _prove(part: Opened, draw: Draw, report: Checked) -> None:
         raise CheckFailed(f"it declares {draw} draws in {shapes}, and no draft of ours is of that kind")
 
 
+def _prove_mixtures(part: Opened, report: Checked) -> None:
+    lossless = part.declares.guarantee is Guarantee.LOSSLESS
+    model = models_of(DEEP, 2)[1]
+    for options in mixtures(part.declares.accepts) if Shape.TREE in part.declares.shapes else ():
+        decoder = decoder_of(target_of(model), table_drafter(model), (MixedKinds, options), (part.cls, part.options), HOT)
+        if not misfit(decoder):
+            words = f"{options.above} draws at the root and {options.below} ones below"
+            prove_steps(decoder, model, words, report, lossless=lossless)
+
+
 def _prove_places(part: Opened, draw: Draw, report: Checked, *, everything: bool) -> None:
-    """A chain, for prefixes of every length and later steps (where everything is wanted), and a tree for every place."""
+    """A tree for every place, and a chain for prefixes of every length and later steps (where everything is wanted)."""
     chain, tree = (Pair((one.cls, one.options), (part.cls, part.options), one.words) for one in PLACES[draw])
-    if fits(chain) and (everything or not fits(tree)):
-        report.covered[f"a chain of {draw} draws"] = prove_places(chain, report, everything=everything)
     if fits(tree):
         report.covered[f"a tree of {draw} draws"] = prove_places(tree, report, everything=everything and not fits(chain))
+    if fits(chain) and (everything or not fits(tree)):
+        report.covered[f"a chain of {draw} draws"] = prove_places(chain, report, everything=everything)
 
 
 def _prove_loops(part: Opened, report: Checked) -> None:

@@ -53,10 +53,11 @@ class Pair(TreeBuilder[PairOptions]):
     ) -> Generator[Frontier, Answer, DraftTree]:
         """One frontier a level. q: [nodes with children, vocab], as received."""
         sketch = TreeSketch(root_token, root_position)
-        return (yield from grow_drawn(self._shape, sketch, budget, Draw.PAIR, partial(_draw, rng)))
+        return (yield from grow_drawn(self._shape, sketch, budget, Draw.PAIR, partial(draw_pair, rng)))
 
 
-def _draw(rng: DraftRng, q: Tensor, count: int) -> list[int]:
+def draw_pair(rng: DraftRng, q: Tensor, count: int) -> list[int]:
+    """One draw from q [vocab] and, for a count of 2, the second of the pair, in that order."""
     first, likeliest = rng.draw(q, 1, replacement=True)[0], int(q.argmax())
     if count == 1:
         return [first]

@@ -49,10 +49,11 @@ class TopThenOne(TreeBuilder[TopThenOneOptions]):
     ) -> Generator[Frontier, Answer, DraftTree]:
         """One frontier a level. q: [nodes with children in the shape, vocab], as received."""
         sketch = TreeSketch(root_token, root_position)
-        return (yield from grow_drawn(self._shape, sketch, budget, Draw.TOP_THEN_ONE, partial(_draw, rng)))
+        return (yield from grow_drawn(self._shape, sketch, budget, Draw.TOP_THEN_ONE, partial(draw_top_then_one, rng)))
 
 
-def _draw(rng: DraftRng, q: Tensor, count: int) -> list[int]:
+def draw_top_then_one(rng: DraftRng, q: Tensor, count: int) -> list[int]:
+    """The count - 1 likeliest tokens of q [vocab], then one draw from what is left of it."""
     values, ids = q.sort(descending=True, stable=True)
     top = ids[: count - 1][values[: count - 1] > 0]
     rest = q.index_fill(0, top, 0.0)

@@ -580,6 +580,28 @@ class Unlikely(LastSession):
         return Candidates(((self.roots[row],),) * len(frontier.nodes), ((0.5,),) * len(frontier.nodes))
 
 
+class Twice(LastSession):
+    def answer(self, frontier, row):
+        twice = [(frontier.tree.tokens[node],) * 2 for node in frontier.nodes]
+        return Candidates(tuple(twice), ((-0.5, -0.7),) * len(frontier.nodes))
+
+
+class OfTheFirstRowWhenDeep(LastSession):
+    def answer(self, frontier, row):
+        own = [frontier.tree.tokens[node] if frontier.tree.depths[node] < 4 else self.roots[0] for node in frontier.nodes]
+        return Candidates(tuple((token,) for token in own), ((-0.5,),) * len(frontier.nodes))
+
+
+class StaleFromTheSixthStep(LastSession):
+    def observe(self, committed, scored):
+        self.asked += 1
+        if self.asked < 6:
+            super().observe(committed, scored)
+
+    def answer(self, frontier, row):
+        return Candidates(((self.roots[row],),) * len(frontier.nodes), ((-0.5,),) * len(frontier.nodes))
+
+
 class Short(LastSession):
     def answer(self, frontier, row):
         return Distributions(torch.zeros(1, 3))
@@ -600,10 +622,13 @@ class Other(LastSession):
         (MixesRowsInTheSecondStep, r"after `observe` each row.*in step 2, row 0 answers.*each row's own tokens"),
         (LosesTheLastRow, r"`keep`.*rows 0 and 1 of 3 have left.*must drop rows by their place"),
         (FourAtMost, r"batch mates.*asked beside others, after"),
-        (ByPlaceInTheFrontier, r"with nothing but its path in the tree; asked at once about a tree of 5 nodes it was"),
+        (ByPlaceInTheFrontier, r"what is asked with it.*asked at once about a tree of 7 nodes it was"),
         (Moody, r"same question.*another session"),
         (Unlikely, r"score of 0.5"),
-        (Short, r"answered 1 nodes; the frontier has 5"),
+        (Twice, r"proposed \[\d+, \d+\] after one node; expected each token once"),
+        (OfTheFirstRowWhenDeep, r"batch mates.*row 1 gets another answer.*at node 6"),
+        (StaleFromTheSixthStep, r"`observe` tells a row.*as if it had not been told"),
+        (Short, r"answered 1 nodes; the frontier has 7"),
         (Other, r"declares candidates, and answered with Distributions"),
     ],
 )

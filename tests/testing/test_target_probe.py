@@ -4,8 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
+import specdec
 from specdec.interfaces.results import Scored
+from specdec.targets import runtime
 from specdec.targets.tabular import Tabular, TabularTargetOptions
 from specdec.testing import CheckFailed, check_target
 
@@ -159,3 +162,25 @@ def test_a_target_without_trees_is_checked_with_chains():
             return replace(super().facts, trees=False)
 
     assert check_target(Chains, HISTORY).rules
+
+
+@pytest.fixture(scope="module")
+def half_model():
+    """Rows of a spread as a trained model's, from random weights."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, initializer_range=0.2
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_model_in_half_precision_passes_and_one_with_wrong_positions_does_not(half_model, dtype, monkeypatch, tmp_path):
+    half_model.to(dtype).save_pretrained(tmp_path)
+    part = {"use": "huggingface", "model": str(tmp_path), "dtype": str(dtype).removeprefix("torch."), "device": "cpu"}
+    target = specdec.load("plain", target=part).target
+    assert "trees of up to 40 nodes" in str(check_target(target))
+    late = runtime.tree_positions
+    monkeypatch.setattr(runtime, "tree_positions", lambda rows, nodes: [[at + 1 for at in row] for row in late(rows, nodes)])
+    with pytest.raises(CheckFailed, match=r"differ from those of reading that path alone by \d\.\d+ of their spread"):
+        check_target(target)

@@ -1,10 +1,14 @@
 """What an exact proof has covered, and what of a strategy's own trees it has not."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from specdec.losslessness.exact.places import Place, words
+from specdec.trees.tree_shape import RankPath
+
+SHOWN = 4
+"""Siblings below a node that are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +17,8 @@ class Coverage:
 
     lengths: of the prefixes, root included. token_ids: all below it were drafted. possible: tokens of a row, at most.
     steps: as many, one after another. rows: of the largest batch. nodes: of the largest draft that was enumerated; own_nodes:
-    of the strategy's, where there is room.
+    of the strategy's, where there is room. left: (path of ranks to a node, sibling) that were not enumerated below that node,
+    though their place was elsewhere.
     """
 
     wanted: frozenset[Place] = frozenset()
@@ -25,6 +30,7 @@ class Coverage:
     rows: int = 1
     nodes: int = 0
     own_nodes: int = 0
+    left: tuple[tuple[RankPath, int], ...] = ()
 
     @property
     def missing(self) -> frozenset[Place]:
@@ -49,7 +55,15 @@ class Coverage:
         nodes = f", at most {self.nodes} of {self.own_nodes} nodes at once" if self.nodes < self.own_nodes else ""
         lengths = f"prefixes of {_ranges(self.lengths)} tokens"
         possible = f", {self.possible} possible tokens at once" if self.possible else ""
-        return f"{lengths}, token ids below {self.token_ids}{possible}, {steps}{rows}{nodes}"
+        left = f", not {_left_words(self.left)}" if self.left else ""
+        return f"{lengths}, token ids below {self.token_ids}{possible}, {steps}{rows}{nodes}{left}"
+
+
+def _left_words(left: Sequence[tuple[RankPath, int]]) -> str:
+    """'sibling 2 below node 2, sibling 3 below node 1-2', ranks from 1; the first few of them."""
+    shown = [f"sibling {rank} below node {'-'.join(str(step + 1) for step in path)}" for path, rank in left[:SHOWN]]
+    more = [f"{len(left) - SHOWN} more"] if len(left) > SHOWN else []
+    return ", ".join([*shown, *more])
 
 
 def _ranges(numbers: Iterable[int]) -> str:

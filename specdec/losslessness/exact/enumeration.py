@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import fsum
+from typing import Any
 
 from torch import Tensor
 
@@ -14,14 +15,14 @@ from specdec.decoding.drafting import DraftRunner
 from specdec.decoding.requests import Request
 from specdec.decoding.sequence import Sequence as LiveSequence
 from specdec.decoding.sequence import open_sequences
-from specdec.interfaces.declarations import Features
+from specdec.interfaces.declarations import Features, Reads
 from specdec.interfaces.parts import Target
 from specdec.interfaces.proposals import DraftStart
 from specdec.interfaces.results import HiddenStates, Verdict
 from specdec.losslessness.exact.acceptance_bound import MOST_TOKENS, best_acceptance
 from specdec.losslessness.exact.checked_rng import REPEATS, Probe, distribution_of
 from specdec.losslessness.exact.distance import Emission, ExactProof, NextDistribution, prove
-from specdec.losslessness.exact.guards import blamed, check_stated_q, check_verdict
+from specdec.losslessness.exact.guards import WatchedProbs, blamed, check_reads, check_stated_q, check_verdict
 from specdec.losslessness.exact.places import drafted_places, visible_places
 from specdec.losslessness.exact.shared_noise import Witness, check_step, owes_the_draws, shares_noise
 from specdec.sampling.logits_warper import LogitsWarper
@@ -200,9 +201,12 @@ def _verification(decoder: Decoder, prefix: Sequence[int], tree: DraftTree) -> C
 
     def run(rng: RequestRng) -> Verdict:
         witness = Witness(rng.target) if coupled else None
+        watched: Any = WatchedProbs(p)
         with blamed(f"verifier '{verifier.name}'"):
-            verdict = verifier.verify(tree, p, witness or rng.target)
+            verdict = verifier.verify(tree, watched, witness or rng.target)
         checked = check_verdict(verdict, tree, vocab_size=vocab_size, verifier=verifier.name)
+        if verifier.declaration.reads is Reads.PATH:
+            check_reads(watched.asked, checked, verifier.name)
         if witness is not None:
             check_step(witness, tree, p, checked, verifier.name)
         return checked

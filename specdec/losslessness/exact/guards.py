@@ -1,6 +1,6 @@
 """Parts held to their contracts while they are proved: faults that name the part, and drafts cut to what can be enumerated."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -12,6 +12,8 @@ from specdec.interfaces.parts import BuildTools, PartOptions, TreeBuilder
 from specdec.interfaces.proposals import Answer, Budget, Frontier
 from specdec.interfaces.results import Verdict
 from specdec.losslessness.exact.checked_rng import NotAFunctionOfItsDraws, OutOfTime
+from specdec.sampling.distribution import TokenDist
+from specdec.sampling.logits_warper import TargetProbs
 from specdec.sampling.rng import DraftRng
 from specdec.trees.draft_tree import DraftTree
 
@@ -40,6 +42,42 @@ def check_verdict(verdict: Any, tree: DraftTree, *, vocab_size: int, verifier: s
         raise PluginError(f"verifier '{verifier}' {broken}")
     checked: Verdict = verdict
     return checked
+
+
+class WatchedProbs:
+    """The target's rows, which remembers the nodes whose row was asked for, in that order."""
+
+    def __init__(self, target_probs: TargetProbs) -> None:
+        self._inner = target_probs
+        self.asked: list[int] = []
+
+    def row(self, node: int) -> TokenDist:
+        """As the rows themselves."""
+        self.asked.append(node)
+        return self._inner.row(node)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def check_reads(asked: Sequence[int], verdict: Verdict, verifier: str) -> None:
+    """Raise PluginError for a verifier that declares Reads.PATH and asks for other rows than those of its path, in order.
+
+    A processor that keeps a state is called row by row along the path; it would have seen tokens that were not emitted.
+    """
+    path = (0, *verdict.path)
+    strangers = [node for node in dict.fromkeys(asked) if node not in path]
+    if strangers:
+        raise PluginError(
+            f"verifier '{verifier}' declares that it reads the target's rows along its path, which is {list(path)}, and asked "
+            f"for the row of node {strangers[0]}; a rule that reads others declares reads=Reads.TREE"
+        )
+    order = list(dict.fromkeys(asked))
+    if order != sorted(order, key=path.index):
+        raise PluginError(
+            f"verifier '{verifier}' declares that it reads the target's rows along its path, which is {list(path)}, and asked "
+            f"for them in the order {order}; a rule that reads them otherwise declares reads=Reads.TREE"
+        )
 
 
 def check_stated_q(tree: DraftTree, builder: str) -> None:

@@ -20,6 +20,7 @@ from specdec.losslessness.exact.wide_row import prove_wide_row
 from specdec.losslessness.report import Instance
 from specdec.sampling.params import SamplingParams
 from specdec.trees.draft_tree import Draw
+from specdec.trees.tree_shape import RankPath
 
 DecoderFor = Callable[[StandIn, SamplingParams], Decoder]
 """The strategy's own builder and verifier around the stand-in's target and the drafts of its table."""
@@ -60,6 +61,7 @@ class PlaceProver:
     left_out: list[str] = field(default_factory=list)
     _wanted: set[tuple[int, int]] = field(default_factory=set)
     _tested: set[tuple[int, int]] = field(default_factory=set)
+    _left: list[tuple[RankPath, int]] = field(default_factory=list)
     _lengths: set[int] = field(default_factory=set)
     _token_ids: int = 0
     _possible: int = 0
@@ -71,17 +73,11 @@ class PlaceProver:
     @property
     def coverage(self) -> Coverage:
         """What was reached so far."""
-        return Coverage(
-            frozenset(self._wanted),
-            frozenset(self._tested),
-            frozenset(self._lengths),
-            self._token_ids,
-            self._possible,
-            self._steps,
-            ROWS if self._steps > 1 else 1,
-            self._largest,
-            self._nodes,
-        )
+        wanted, tested, lengths = frozenset(self._wanted), frozenset(self._tested), frozenset(self._lengths)
+        tokens = self._token_ids, self._possible
+        rows = ROWS if self._steps > 1 else 1
+        left = tuple((parent, rank) for parent, rank in self._left if (len(parent) + 1, rank) in tested)
+        return Coverage(wanted, tested, lengths, *tokens, self._steps, rows, self._largest, self._nodes, left)
 
     def run(self) -> None:
         """All of it, as far as the time allows. Raises PluginError for a part that fails, and OutOfTime."""
@@ -118,6 +114,8 @@ class PlaceProver:
             counts = range(siblings.count, 0, -1)
             fitting = (replace(siblings, count=count) for count in counts)
             found = next((one for one in fitting if self._fits(one, end)), None)
+            reached = 0 if found is None else found.count
+            self._left += [(siblings.parent, rank) for rank in range(reached + 1, siblings.count + 1)]
             if found is None:
                 continue
             proofs = [proof for proof in self._at(found) if proof is not None]

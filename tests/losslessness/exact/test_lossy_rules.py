@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 from tabular_cases import tabular_decoder
 
-from specdec.interfaces.declarations import ALL_SHAPES, VerifierDeclaration
+from specdec.interfaces.declarations import ALL_SHAPES, Reads, VerifierDeclaration
 from specdec.interfaces.parts import PartOptions, Verifier
 from specdec.interfaces.results import Verdict
 from specdec.losslessness.exact.enumeration import prove_step
@@ -29,7 +29,7 @@ class Rule(Verifier[PartOptions]):
 
     @classmethod
     def declares(cls, options):
-        return VerifierDeclaration(frozenset(Draw), ALL_SHAPES, reads_q=True)
+        return VerifierDeclaration(frozenset(Draw), ALL_SHAPES, reads_q=True, reads=Reads.TREE)
 
     @classmethod
     def build(cls, options, tools):

@@ -62,6 +62,11 @@ def test_what_was_not_reached_is_named():
     assert some.scope_words == (
         "prefixes of 2-4, 9 tokens, token ids below 8, one step, one sequence at a time, at most 3 of 6 nodes at once"
     )
+    left = (((1,), 2), ((0, 1), 3), ((2,), 1), ((3,), 1), ((4,), 1), ((5,), 1))
+    assert Coverage(wanted, wanted, left=left).scope_words.endswith(
+        "one sequence at a time, not sibling 2 below node 2, sibling 3 below node 1-2, sibling 1 below node 3, "
+        "sibling 1 below node 4, 2 more"
+    )
     assert Coverage(wanted).places_words.startswith("exact to the root alone; not reached: depths 1-2")
 
 

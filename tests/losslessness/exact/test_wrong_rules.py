@@ -7,6 +7,7 @@ import torch
 from tabular_cases import drawn_case, tabular_decoder
 
 from specdec.errors import PluginError
+from specdec.interfaces.declarations import Reads
 from specdec.losslessness.exact.enumeration import prove_step
 from specdec.tree_builders.chain import Chain, ChainOptions
 from specdec.tree_builders.chains import Chains, ChainsOptions
@@ -142,6 +143,10 @@ class WholeQ(GreedyLast):
 
 class ResidualWithoutTheChildren(GreedyLast):
     """What is left is drawn from tokens that are no children: as if these had been tried one by one."""
+
+    @classmethod
+    def declares(cls, options):
+        return replace(super().declares(options), reads=Reads.TREE)
 
     def verify(self, tree, target_probs, rng):
         verdict = super().verify(tree, target_probs, rng)
