@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from specdec.decoding.decoder import Decoder
 from specdec.interfaces.results import StepRecord
@@ -10,6 +11,9 @@ from specdec.serving.api_error import TIMED_OUT, UNAVAILABLE, ApiError, shutting
 from specdec.serving.lane import Lane, log
 from specdec.serving.ticket import Report, Update
 from specdec.serving.ticket_queue import TicketQueue
+
+COUNTED_TOGETHER = 16
+"""Steps that are reported at once where nothing else is: to wake the event loop costs more than to count."""
 
 
 class Engine:
@@ -25,6 +29,7 @@ class Engine:
         self._thread = threading.Thread(target=self._run, name="specdec decode", daemon=True)
         self.queue = queue
         self.seconds = 0.0
+        self._steps: list[list[StepRecord]] = []
 
     def start(self) -> None:
         """Start the thread."""
@@ -64,24 +69,26 @@ class Engine:
     def _round(self) -> Report:
         updates = [*self._removed(), *(self._turned_away() if self.queue.drains else [])]
         begun = self.queue.take_fitting()
-        records: list[StepRecord] = []
         for name, lane in self._lanes.items():
             own = [ticket for ticket in begun if ticket.model == name]
             updates += [*lane.begin(own), *lane.news()] if own else []
             if lane.batch.sequences:
                 lane.batch.queue = len(self.queue) > 0
-                new, failures = lane.step()
-                records += new
+                records, failures = lane.step()
+                if records:
+                    self._steps.append(records)
                 updates += [*failures, *lane.news()]
-        return Report(updates, records, begun)
+        return Report(updates, (), begun)
 
     def _finish(self, report: Report) -> None:
-        """Give back the room of what has ended, and deliver."""
+        """Give back the room of what has ended, and deliver what somebody waits for; what is only counted comes with it."""
         running = {ticket for lane in self._lanes.values() for ticket in lane.tickets}
         for ticket in dict.fromkeys(update.ticket for update in report.updates if update.ends):
             if ticket not in running and ticket.began is not None and ticket.ended is None:
                 self.queue.give_back(ticket)
-        self._deliver(report)
+        if report.updates or report.begun or len(self._steps) >= COUNTED_TOGETHER:
+            steps, self._steps = self._steps, []
+            self._deliver(replace(report, steps=steps))
 
     def _removed(self) -> Iterable[Update]:
         """Let go of what nobody wants, and of what took too long."""

@@ -67,13 +67,13 @@ class Metrics:
         for ticket in report.begun:
             self._prompt.inc(len(ticket.request.prompt))
             self._generated.inc(ticket.samples)
-        if report.records:
-            self._count_steps(report.records)
+        for records in report.steps:
+            self._count_step(records)
         for update in report.updates:
             if update.ends:
                 self._count_end(update)
 
-    def _count_steps(self, records: Sequence[StepRecord]) -> None:
+    def _count_step(self, records: Sequence[StepRecord]) -> None:
         committed = 0
         for record in records:
             committed += record.committed

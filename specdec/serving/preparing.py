@@ -1,8 +1,12 @@
 """What can be done for a request outside of the decode thread: its prompt's ids, its checks, its grammar."""
 
+import asyncio
 import copy
+import threading
+from collections.abc import Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any
 
 from specdec.decoding.decoder import Decoder
 from specdec.decoding.requests import Request, prompt_ids, refuse_uncovered
@@ -10,6 +14,9 @@ from specdec.decoding.sequence import prepare, stop_rules
 from specdec.decoding.structured_output import Grammars, refuse_formats
 from specdec.errors import SpecError
 from specdec.interfaces.text_codec import TextCodec
+
+SHORT = 4096
+"""Characters or ids of prompts that are encoded in the event loop's own thread, in a millisecond or two."""
 
 COMPILERS = 4
 """Grammars that are compiled at once."""
@@ -29,15 +36,16 @@ class Ready:
 
 
 class Preparation:
-    """Makes requests ready, one after another in a thread of its own.
+    """Makes requests ready, one after another.
 
-    A tokenizer keeps settings between its calls, so that the decode thread has the decoder's and this thread a copy.
+    A tokenizer keeps settings between its calls, so that the decode thread has the decoder's and this has a copy.
     """
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
         self._codec = _copy(decoder.target.codec)
         self._grammars = Grammars(decoder.target)
+        self._free = threading.Lock()
         self._encoding: Executor = ThreadPoolExecutor(1, "specdec prepare")
         self._compiling: Executor = ThreadPoolExecutor(COMPILERS, "specdec compile")
 
@@ -46,9 +54,21 @@ class Preparation:
         for pool in (self._encoding, self._compiling):
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def encode(self, requests: list[Request]) -> "Future[list[Ready]]":
-        """The requests with ids and checked. Its result raises SpecdecError for one that cannot be served."""
-        return self._encoding.submit(lambda: [self._encoded(request) for request in requests])
+    async def encode(self, requests: list[Request]) -> list[Ready]:
+        """The requests with ids and checked: short ones at once, since to change threads costs more.
+
+        Raises SpecdecError for one that cannot be served.
+        """
+        if sum(_size(request.prompt) for request in requests) <= SHORT and self._free.acquire(blocking=False):
+            try:
+                return [self._encoded(request) for request in requests]
+            finally:
+                self._free.release()
+        return await asyncio.wrap_future(self._encoding.submit(self._encoded_in_turn, requests))
+
+    def _encoded_in_turn(self, requests: list[Request]) -> list[Ready]:
+        with self._free:
+            return [self._encoded(request) for request in requests]
 
     def compile(self, ready: list[Ready]) -> "Future[list[Ready]]":
         """The requests with processors in place of their response formats."""
@@ -72,6 +92,13 @@ class Preparation:
         ids = stop_rules(request, ready.limit, target).ids
         masks = self._grammars.masks(request, prompt_length=len(request.prompt), stop_ids=ids)
         return Ready(replace(request, response_format=None, processors=masks[0]), ready.limit)
+
+
+def _size(prompt: Any) -> int:
+    """Characters of a text or a conversation, or ids."""
+    if isinstance(prompt, str) or not prompt or not isinstance(prompt[0], Mapping):
+        return len(prompt)
+    return sum(len(str(turn.get("content", ""))) for turn in prompt)
 
 
 def _copy(codec: TextCodec | None) -> TextCodec | None:

@@ -1,5 +1,7 @@
 """The server as a process: address, keys, signals."""
 
+import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -78,17 +80,37 @@ def _keys(file: Path | None) -> tuple[str, ...]:
     return keys
 
 
+TICK = 1.0
+"""Seconds between two looks at the clock, from which answers have their date."""
+
+
 class Server(uvicorn.Server):
     """uvicorn's, which takes no new requests from the first signal on."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
         self._service = service
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ends = asyncio.Event()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Finish what runs, and answer what waits with 503."""
         self._service.engine.queue.drain()
         super().handle_exit(sig, frame)
+        self.end()
+
+    def end(self) -> None:
+        """Shut down. It may be called from any thread and from a signal's handler."""
+        self.should_exit = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._ends.set)
+
+    async def main_loop(self) -> None:
+        """As uvicorn's own, which wakes ten times a second: 2 ms of each second on a busy machine, measured."""
+        self._loop = asyncio.get_running_loop()
+        while not await self.on_tick(0) and not self.should_exit:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ends.wait(), TICK)
 
 
 def server(

@@ -48,7 +48,7 @@ class Service:
 
     def _deliver(self, report: Report) -> None:
         """In the decode thread: hand a round over to the event loop."""
-        if self._loop is None or not (report.updates or report.records or report.begun):
+        if self._loop is None:
             return
         try:
             self._loop.call_soon_threadsafe(self._dispatch, report)
@@ -73,7 +73,7 @@ class Service:
         """Requests with ids, checked, with their grammars compiled. Raises ApiError."""
         preparation = self._preparations[model]
         try:
-            ready = await asyncio.wrap_future(preparation.encode(list(requests)))
+            ready = await preparation.encode(list(requests))
             if any(request.response_format is not None for request in requests):
                 async with asyncio.timeout(self.limits.compile_seconds):
                     ready = await asyncio.wrap_future(preparation.compile(ready))

@@ -71,10 +71,10 @@ class Update:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Report:
-    """What one round of the decode thread came to. begun: tickets that were prefilled in it."""
+    """What rounds of the decode thread came to. steps: the records of each step. begun: tickets that were prefilled."""
 
     updates: SequenceOf[Update] = ()
-    records: SequenceOf[StepRecord] = ()
+    steps: SequenceOf[SequenceOf[StepRecord]] = ()
     begun: SequenceOf[Ticket] = ()
 
 

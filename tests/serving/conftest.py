@@ -15,7 +15,7 @@ from specdec.decoding.decoder import Decoder
 from specdec.serving.application import application
 from specdec.serving.guard import Access
 from specdec.serving.limits import ServerLimits
-from specdec.serving.running import Address, listening
+from specdec.serving.running import Address, Server, listening
 from specdec.serving.service import Service
 
 SPEC = {
@@ -44,7 +44,7 @@ class Running:
 
     url: str
     service: Service
-    server: uvicorn.Server
+    server: Server
 
     def client(self, **options) -> httpx2.Client:
         return httpx2.Client(base_url=self.url, timeout=30, **options)
@@ -57,7 +57,7 @@ def running(decoders, access=None, **limits):
     service = Service(decoders, limits)
     app = application(service, access or Access())
     config = uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=10)
-    server = uvicorn.Server(config)
+    server = Server(config, service)
     with listening(Address(port=0)) as place:
         thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[place])))
         thread.start()
@@ -67,7 +67,7 @@ def running(decoders, access=None, **limits):
                 threading.Event().wait(0.005)
             yield Running(f"http://127.0.0.1:{place.getsockname()[1]}", service, server)
         finally:
-            server.should_exit = True
+            server.end()
             thread.join(20)
             assert not thread.is_alive()
 

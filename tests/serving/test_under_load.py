@@ -178,7 +178,7 @@ def test_a_shutdown_finishes_what_runs_and_turns_away_what_waits(serve, slow):
         assert client.get("/health").status_code == 503
         refused = client.post("/v1/completions", json={"prompt": "b", "max_tokens": 5})
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
-        server.server.should_exit = True
+        server.server.end()
         text, reason = running.result()
     assert (len(text), reason) == (40, "length")
 
