@@ -14,6 +14,7 @@ from specdec.config.catalog import load_catalog
 from specdec.decoding.decoder import Decoder
 from specdec.errors import SpecError
 from specdec.files.yaml_document import read_value
+from specdec.trace.recorder import drafter_names
 
 EXTRA = "serve: needs fastapi, uvicorn and prometheus_client: pip install 'specdec[serve]'"
 
@@ -84,8 +85,12 @@ def serve(
         catalog = load_catalog(trust_remote_code=trust)
         resolved = resolve(strategy, catalog, settings=settings or (), target=target)
         decoder = build(resolved, catalog, certificate=certificate)
-        decoders = {served_model_name or resolved.spec.name: decoder} | (_plain(decoder, catalog) if with_plain else {})
-        made = server(decoders, address, limits, access, control_tokens=control_tokens, access_log=access_log)
+        name = served_model_name or resolved.spec.name
+        decoders = {name: decoder} | (_plain(decoder, catalog) if with_plain else {})
+        drafters = {name: drafter_names(resolved.plain()["drafter"])}
+        made = server(
+            decoders, address, limits, access, drafters=drafters, control_tokens=control_tokens, access_log=access_log
+        )
         _announce(list(decoders), host, place.getsockname()[1], keys=bool(access.keys))
         _log_to_stderr()
         run(made, place)
@@ -118,4 +123,4 @@ def _plain(decoder: Decoder, catalog: Any) -> dict[str, Decoder]:
 def _announce(names: list[str], host: str, port: int, *, keys: bool) -> None:
     shown = f"[{host}]" if ":" in host else host
     key = "an API key is needed" if keys else "no API key is needed"
-    print_notes([f"{', '.join(names)}: http://{shown}:{port}/v1 ({key}); Ctrl+C ends it"])
+    print_notes([f"{', '.join(names)}: http://{shown}:{port}/v1, page http://{shown}:{port}/ ({key}); Ctrl+C ends it"])

@@ -13,6 +13,7 @@ from specdec.serving.api_error import ApiError, shutting_down
 from specdec.serving.completing import chat, complete
 from specdec.serving.guard import Access, Guard
 from specdec.serving.http_answer import error_response, json_response
+from specdec.serving.page import FILES, page_file
 from specdec.serving.service import Service
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
@@ -30,6 +31,7 @@ def application(service: Service, access: Access, *, control_tokens: str = "esca
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     _add_answers(app, service, control_tokens)
     _add_facts(app, service)
+    _add_page(app)
     app.exception_handler(ApiError)(_told)
     app.exception_handler(HTTPException)(_refused)
     if access.origins:
@@ -73,10 +75,29 @@ def _add_facts(app: FastAPI, service: Service) -> None:
         return Response(service.metrics.page(), media_type=PROMETHEUS)
 
 
+def _add_page(app: FastAPI) -> None:
+    async def file(request: Request) -> Response:
+        return page_file(request.url.path)
+
+    for path in FILES:
+        app.add_route(path, file, methods=["GET"])
+
+
 def _card(service: Service, name: str) -> dict[str, Any]:
-    facts = service.decoders[name].target.facts
-    card = {"id": name, "object": "model", "created": service.started, "owned_by": "specdec"}
-    return {**card, "root": facts.description, "parent": None, "max_model_len": facts.max_positions}
+    decoder = service.decoders[name]
+    facts = decoder.target.facts
+    return {
+        "id": name,
+        "object": "model",
+        "created": service.started,
+        "owned_by": "specdec",
+        "root": facts.description.rstrip("/").rpartition("/")[2],
+        "parent": None,
+        "max_model_len": facts.max_positions,
+        "drafters": list(service.drafters.get(name, (decoder.drafter.name,))),
+        "verifier": decoder.verifier.name,
+        "guarantee": decoder.verifier.declaration.guarantee.value,
+    }
 
 
 async def _told(_: Request, error: Exception) -> Response:

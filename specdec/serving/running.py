@@ -5,7 +5,7 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
@@ -119,11 +119,12 @@ def server(
     limits: ServerLimits,
     access: Access,
     *,
+    drafters: Mapping[str, Sequence[str]] | None = None,
     control_tokens: str = "escape",
     access_log: bool = False,
 ) -> Server:
     """A server that is ready to run; `run(sockets)` returns after a signal."""
-    service = Service(decoders, limits, slots(list(decoders.values()), limits.kv_bytes))
+    service = Service(decoders, limits, slots(list(decoders.values()), limits.kv_bytes), drafters)
     config = uvicorn.Config(
         application(service, access, control_tokens=control_tokens),
         host=address.host,

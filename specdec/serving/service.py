@@ -1,6 +1,7 @@
 """Between the endpoints and the decode thread: what a request becomes, and who is told of its answer."""
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping, Sequence
 
@@ -21,11 +22,18 @@ class Service:
     """A running server's state. It is started and used in one event loop.
 
     decoders: by the name that a request's `model` gives; the first answers requests without one.
-    slots: tokens that all KV caches may hold together.
+    slots: tokens that all KV caches may hold together. drafters: by model, the names of its drafters, where it has several.
     """
 
-    def __init__(self, decoders: Mapping[str, Decoder], limits: ServerLimits, slots: float = float("inf")) -> None:
+    def __init__(
+        self,
+        decoders: Mapping[str, Decoder],
+        limits: ServerLimits,
+        slots: float = math.inf,
+        drafters: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
         self.decoders = dict(decoders)
+        self.drafters = drafters or {}
         self.limits = limits
         self.default = next(iter(self.decoders))
         self.started = int(time.time())

@@ -92,7 +92,7 @@ def test_openais_client_is_answered_until_a_signal_ends_the_server(strategy, mon
     result = serve(strategy, "--port", str(port), "--with-plain", "--max-running", "2")
     thread.join()
     assert result.exit_code == 0, result.output
-    assert f"http://127.0.0.1:{port}/v1 (an API key is needed)" in result.output
+    assert f"http://127.0.0.1:{port}/v1, page http://127.0.0.1:{port}/ (an API key is needed)" in result.output
     assert seen["models"] == ["tiny", "plain"]
     answer, chunks = seen["answer"], seen["chunks"]
     assert "".join(chunk.choices[0].delta.content for chunk in chunks[:-1]) == answer.choices[0].message.content
