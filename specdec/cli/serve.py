@@ -73,7 +73,7 @@ def serve(
     """Load a strategy and answer requests until a signal ends the server."""
     try:
         from specdec.serving.limits import limits_of
-        from specdec.serving.running import Address, listening, run, server
+        from specdec.serving.running import Address, ServerOptions, listening, run, server
     except ImportError as error:
         raise SpecError(EXTRA) from error
     address = Address(host, port, api_key_file, insecure, tuple(allow_host or ()), tuple(allow_origin or ()))
@@ -84,15 +84,11 @@ def serve(
     with listening(address) as place:
         catalog = load_catalog(trust_remote_code=trust)
         resolved = resolve(strategy, catalog, settings=settings or (), target=target)
-        decoder = build(resolved, catalog, certificate=certificate)
-        name = served_model_name or resolved.spec.name
+        decoder, name = build(resolved, catalog, certificate=certificate), served_model_name or resolved.spec.name
         decoders = {name: decoder} | (_plain(decoder, catalog) if with_plain else {})
-        drafters = {name: drafter_names(resolved.plain()["drafter"])}
-        made = server(
-            decoders, address, limits, access, drafters=drafters, control_tokens=control_tokens, access_log=access_log
-        )
+        options = ServerOptions({name: drafter_names(resolved.plain()["drafter"])}, control_tokens, access_log)
+        made = server(decoders, address, limits, access, options)
         _announce(list(decoders), host, place.getsockname()[1], keys=bool(access.keys))
-        _log_to_stderr()
         run(made, place)
 
 
@@ -123,4 +119,5 @@ def _plain(decoder: Decoder, catalog: Any) -> dict[str, Decoder]:
 def _announce(names: list[str], host: str, port: int, *, keys: bool) -> None:
     shown = f"[{host}]" if ":" in host else host
     key = "an API key is needed" if keys else "no API key is needed"
+    _log_to_stderr()
     print_notes([f"{', '.join(names)}: http://{shown}:{port}/v1, page http://{shown}:{port}/ ({key}); Ctrl+C ends it"])

@@ -113,24 +113,31 @@ class Server(uvicorn.Server):
                 await asyncio.wait_for(self._ends.wait(), TICK)
 
 
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """drafters: by model, the names of its drafters. control_tokens: what becomes of those in a chat's messages."""
+
+    drafters: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    control_tokens: str = "escape"
+    access_log: bool = False
+
+
 def server(
     decoders: Mapping[str, Decoder],
     address: Address,
     limits: ServerLimits,
     access: Access,
-    *,
-    drafters: Mapping[str, Sequence[str]] | None = None,
-    control_tokens: str = "escape",
-    access_log: bool = False,
+    options: ServerOptions | None = None,
 ) -> Server:
     """A server that is ready to run; `run(sockets)` returns after a signal."""
-    service = Service(decoders, limits, slots(list(decoders.values()), limits.kv_bytes), drafters)
+    chosen = options or ServerOptions()
+    service = Service(decoders, limits, slots(list(decoders.values()), limits.kv_bytes), chosen.drafters)
     config = uvicorn.Config(
-        application(service, access, control_tokens=control_tokens),
+        application(service, access, control_tokens=chosen.control_tokens),
         host=address.host,
         port=address.port,
         log_level="info",
-        access_log=access_log,
+        access_log=chosen.access_log,
         server_header=False,
         timeout_graceful_shutdown=int(limits.shutdown_seconds),
     )
