@@ -44,7 +44,7 @@ def search(
     ] = None,
     method: Annotated[Method, typer.Option(help="dynamic: optimal; greedy: best-first; brute: every tree.")] = Method.DYNAMIC,
     family: Annotated[
-        Family, typer.Option("--builder", help="any: every shape. delayed, chains: the shapes and options of that builder.")
+        Family, typer.Option("--builder", help="any: every shape; the others: the shapes and options of that builder.")
     ] = Family.ANY,
     by_rank: Annotated[bool, typer.Option("--by-rank", help="Use one vector of rates for all depths.")] = False,
     name: Annotated[str | None, typer.Option(help="Name of the tree. [default: the file's name]")] = None,
@@ -72,8 +72,8 @@ def search(
 def _check_output(output: Path | None, inputs: tuple[Path, Path], family: Family) -> None:
     if output is None:
         return
-    if family is Family.CHAINS:
-        raise SpecError("--output: 'chains' takes no tree file; without it, the options of the fastest are printed")
+    if family in (Family.CHAINS, Family.PAIR):
+        raise SpecError(f"--output: '{family}' takes no tree file; without it, the options of the fastest are printed")
     keep_inputs(output, inputs)
 
 

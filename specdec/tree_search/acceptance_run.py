@@ -162,7 +162,7 @@ def _own_steps(
     return AcceptanceProfile(
         source=source,
         conditioned_on=OWN_STEPS,
-        provenance={**provenance, "answers": len(prompts)},
+        provenance={**provenance, "answers": len(prompts), "draw": decoder.builder.declaration.draw.value},
         reached=tuple(tally.reached),
         accepted=tuple(map(tuple, tally.accepted)),
         calibration=tally.trials.bins(),

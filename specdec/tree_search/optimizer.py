@@ -11,7 +11,7 @@ from specdec.performance.cost_model import CostModel
 from specdec.tree_search.brute_force import brute_force
 from specdec.tree_search.dynamic_programming import optimal_trees
 from specdec.tree_search.expected_tokens import ROOT_ONLY, expansions, expected_tokens
-from specdec.tree_search.families import Family, family_shapes
+from specdec.tree_search.families import DRAWS, Family, family_shapes
 from specdec.tree_search.greedy import best_first
 from specdec.trees.tree_shape import TreeShape
 
@@ -34,7 +34,7 @@ class Method(StrEnum):
 class Bounds:
     """What is searched. sizes: tokens that the target may score, the root included; depth: levels at most.
 
-    family: the builder whose shapes these are; all of `delayed` and `chains` are looked at, whatever the method.
+    family: the builder whose shapes these are; but for ANY, they are searched in one way, whatever the method.
     """
 
     sizes: tuple[int, ...]
@@ -97,8 +97,7 @@ def shapes(rates: Rates, bounds: Bounds) -> Iterator[TreeShape]:
     yield ROOT_ONLY
     largest = max(bounds.sizes)
     if bounds.family is not Family.ANY:
-        width = max(map(len, rates.by_depth))
-        every = family_shapes(bounds.family, nodes=largest - 1, depth=bounds.depth, width=width)
+        every = family_shapes(bounds.family, nodes=largest - 1, depth=bounds.depth, by_depth=rates.by_depth)
         yield from (shape for shape in every if shape.num_nodes + 1 in bounds.sizes)
         return
     for levels in range(1, min(bounds.depth, largest - 1) + 1):
@@ -153,11 +152,7 @@ def search_tree(profile: AcceptanceProfile, costs: CostModel, bounds: Bounds, *,
     Raises SpecError for a family of drawn trees and a profile of drafts that were not drawn.
     """
     rates = Rates((profile.by_rank(),)) if by_rank else profile.rates()
-    if profile.paths and bounds.family is not Family.ANY:
-        raise SpecError(
-            f"the profile '{profile.source}' counts drafts that were picked by rank; '{bounds.family}' draws them: measure the "
-            "own steps of a strategy with a drawn tree (specdec acceptance STRATEGY --own-steps)"
-        )
+    _check_kind(profile, bounds.family)
     if not profile.paths:
         return best_tree(rates, costs, bounds, context=context, drafted_of=profile.drafted)
     bounds = replace(bounds, depth=min(bounds.depth, profile.path_depth))
@@ -173,6 +168,20 @@ def search_tree(profile: AcceptanceProfile, costs: CostModel, bounds: Bounds, *,
             break
         found = new
     return found
+
+
+def _check_kind(profile: AcceptanceProfile, family: Family) -> None:
+    """Raise SpecError for a family of drawn trees and a profile that counts drafts which were picked, or drawn otherwise."""
+    if family is Family.ANY:
+        return
+    draw = profile.provenance.get("draw")
+    if not profile.paths and (draw is None or draw in DRAWS[family]):
+        return
+    counted = "picked by rank" if profile.paths else f"{draw} draws"
+    raise SpecError(
+        f"the profile '{profile.source}' counts drafts that were {counted}; '{family}' draws them otherwise: measure the own "
+        f"steps of a strategy with such a tree (specdec acceptance STRATEGY --own-steps --set tree.use={family})"
+    )
 
 
 def rates_for(profile: AcceptanceProfile, shape: TreeShape, *, by_rank: bool) -> Rates:
