@@ -26,7 +26,10 @@ class Wanted:
 
 @dataclass(slots=True)
 class AnswerFormat(ABC):
-    """How answers are written. id, model: of the response. sent: by choice, characters that have been sent."""
+    """How answers are written. id, model: of the response. sent: by choice, characters that have been sent.
+
+    opening: of every chunk, which is the same each time.
+    """
 
     id: str
     model: str
@@ -35,6 +38,7 @@ class AnswerFormat(ABC):
     wanted: Wanted
     created: int = field(default_factory=lambda: int(time.time()))
     sent: dict[int, int] = field(default_factory=dict)
+    opening: str = ""
 
     @property
     @abstractmethod
@@ -84,8 +88,10 @@ class AnswerFormat(ABC):
         return closing + b"data: [DONE]\n\n"
 
     def _chunk(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None) -> bytes:
-        shown = {"usage": usage} if self.wanted.usage or usage is not None else {}
-        return event_bytes({**self._head(self.kinds[1]), "choices": choices, **shown})
+        if not self.opening:
+            self.opening = f"data: {json_text(self._head(self.kinds[1]))[:-1]}"
+        shown = f',"usage":{json_text(usage)}' if self.wanted.usage or usage is not None else ""
+        return f'{self.opening},"choices":{json_text(choices)}{shown}}}\n\n'.encode()
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {
@@ -145,6 +151,14 @@ class CompletionFormat(AnswerFormat):
         return self.words.completion(logprobs, offset)
 
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+
+def json_text(value: Any) -> str:
+    """Short JSON, by an encoder that is made once."""
+    return _ENCODER.encode(value)
+
+
 def event_bytes(data: Any) -> bytes:
     """One server-sent event."""
-    return b"data: " + json.dumps(data, separators=(",", ":"), allow_nan=False).encode() + b"\n\n"
+    return f"data: {json_text(data)}\n\n".encode()

@@ -1,19 +1,22 @@
 """Answers on the wire: whole ones and streams of events, which end when the client leaves."""
 
 import asyncio
-import json
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any, TypeVar
 
 from starlette.responses import Response
 
-from specdec.serving.answer_format import event_bytes
+from specdec.serving.answer_format import event_bytes, json_text
 from specdec.serving.api_error import ApiError
 
 T = TypeVar("T")
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
+
+DONE = b"data: [DONE]\n\n"
+"""What ends every stream."""
 
 STREAM_HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -29,8 +32,7 @@ class ClientGone(Exception):
 
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """A JSON answer."""
-    body = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
-    return Response(body, status, headers, media_type="application/json")
+    return Response(json_text(value).encode(), status, headers, media_type="application/json")
 
 
 def error_response(error: ApiError) -> Response:
@@ -44,11 +46,12 @@ async def left(receive: Receive) -> None:
         pass
 
 
-async def while_connected(receive: Receive, work: Awaitable[T]) -> T:
-    """What `work` gives. Raises ClientGone where the client leaves before."""
+async def while_connected(receive: Receive, work: Awaitable[T], *ends: asyncio.Future[None]) -> T:
+    """What `work` gives. Raises ClientGone where the client leaves before, or one of `ends` is set."""
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(left(receive))
+    awaited: list[asyncio.Future[Any]] = [task, gone, *ends]
     try:
-        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             raise ClientGone
         return task.result()
@@ -68,11 +71,13 @@ class EventStream(Response):
         self._events, self._on_end, self._seconds = events, on_end, seconds
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        clock = _WriteClock(self._seconds)
         try:
-            await while_connected(receive, self._send_all(send))
-        except (ClientGone, TimeoutError):
+            await while_connected(receive, self._send_all(clock.watching(send)), clock.expired)
+        except ClientGone:
             return
         finally:
+            clock.stop()
             self._on_end()
 
     async def _send_all(self, send: Send) -> None:
@@ -85,14 +90,45 @@ class EventStream(Response):
             await send({"type": "http.response.body", "body": answer.body})
             return
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        await self._write(send, first)
+        await send({"type": "http.response.body", "body": first, "more_body": True})
         try:
             async for events in self._events:
-                await self._write(send, events)
+                await send({"type": "http.response.body", "body": events, "more_body": True})
         except ApiError as error:
-            await self._write(send, event_bytes(error.body()) + b"data: [DONE]\n\n")
+            await send({"type": "http.response.body", "body": event_bytes(error.body()) + DONE, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
-    async def _write(self, send: Send, events: bytes) -> None:
-        async with asyncio.timeout(self._seconds):
-            await send({"type": "http.response.body", "body": events, "more_body": True})
+
+class _WriteClock:
+    """`expired` is set when a write has taken too long. One timer for all writes: a write costs two assignments."""
+
+    def __init__(self, seconds: float) -> None:
+        self.expired: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._seconds, self._since = seconds, math.inf
+        self._timer = self._wait(seconds)
+
+    def _wait(self, seconds: float) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        left = self._since + self._seconds - asyncio.get_running_loop().time()
+        if left <= 0:
+            self.expired.set_result(None)
+        else:
+            self._timer = self._wait(min(left, self._seconds))
+
+    def watching(self, send: Send) -> Send:
+        """`send`, under the clock."""
+        now = asyncio.get_running_loop().time
+
+        async def timed(message: MutableMapping[str, Any]) -> None:
+            self._since = now()
+            await send(message)
+            self._since = math.inf
+
+        return timed
+
+    def stop(self) -> None:
+        """Nothing is written any more."""
+        self._timer.cancel()
+        self.expired.cancel()

@@ -1,9 +1,9 @@
 """How many tokens the KV caches may hold together."""
 
 import math
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,8 +13,14 @@ from specdec.decoding.requests import Request
 from specdec.nn.kv_cache import KvCache
 from specdec.nn.path_kv_cache import PathCache
 
-SHARE = 0.5
-"""Of the free memory, what KV caches may take where nobody says how much. Caches double when they grow."""
+SHARE = 1 / 3
+"""Of the free memory, what KV caches may fill where nobody says how much. A cache doubles when it grows, and is copied: for a
+moment it takes up to three times what is filled."""
+
+MEMORY, CONTAINER = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+
+UNKNOWN = 4 * 2**30
+"""Bytes that are taken to be free where the machine does not say."""
 
 DEEPEST = 4
 """Objects inside of objects that are looked through for caches."""
@@ -38,12 +44,15 @@ def slots(decoders: Sequence[Decoder], kv_bytes: int | None) -> float:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that is free on the device: a GPU's own, else the machine's."""
+    """Memory that is free on the device: a GPU's own, else the machine's, within the limit of its container."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    with suppress(OSError, ValueError, AttributeError):
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return 4 * 2**30
+    found = [UNKNOWN]
+    with suppress(OSError, ValueError, IndexError):
+        found = [int(MEMORY.read_text().split("MemAvailable:")[1].split()[0]) * 1024]
+    with suppress(OSError, ValueError):
+        found.append(int((CONTAINER / "memory.max").read_text()) - int((CONTAINER / "memory.current").read_text()))
+    return max(0, min(found))
 
 
 def _caches(value: Any, depth: int) -> Iterator[KvCache | PathCache]:

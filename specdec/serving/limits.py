@@ -16,9 +16,7 @@ class ServerLimits(BaseModel):
 
     max_running: Annotated[int, Field(ge=1, description="sequences decoded at once")] = 8
     max_waiting: Annotated[int, Field(ge=0, description="prompts that wait at most; more are answered with 429")] = 256
-    kv_bytes: Annotated[int | None, Field(ge=1, description="bytes of KV caches at most; unset: half of the free memory")] = (
-        None
-    )
+    kv_bytes: Annotated[int | None, Field(ge=1, description="bytes that KV caches fill; unset: a third of what is free")] = None
     max_new_tokens: Annotated[int, Field(ge=1, description="tokens of an answer at most, and where a chat names none")] = 4096
     request_seconds: Annotated[float, Field(gt=0, description="seconds from a request to the end of its answer")] = 600.0
     queue_seconds: Annotated[float, Field(gt=0, description="seconds that a request waits before it begins")] = 120.0

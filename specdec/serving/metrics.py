@@ -69,22 +69,25 @@ class Metrics:
             self._generated.inc(ticket.samples)
         for records in report.steps:
             self._count_step(records)
+        if report.steps:
+            self._count_drafts([record for records in report.steps for record in records])
         for update in report.updates:
             if update.ends:
                 self._count_end(update)
 
     def _count_step(self, records: Sequence[StepRecord]) -> None:
-        committed = 0
+        committed = sum(record.committed for record in records)
+        self._iteration.observe(committed)
+        self._between.observe(sum(records[0].seconds.values()) * len(records) / max(committed, 1))
+
+    def _count_drafts(self, records: Sequence[StepRecord]) -> None:
         for record in records:
-            committed += record.committed
             if record.drafted:
                 add_positions(self._at, record.accepted)
         self._drafts.inc(sum(record.drafted > 0 for record in records))
         self._drafted.inc(sum(record.drafted for record in records))
         self._accepted.inc(sum(record.accepted for record in records))
-        self._generated.inc(committed)
-        self._iteration.observe(committed)
-        self._between.observe(sum(records[0].seconds.values()) * len(records) / max(committed, 1))
+        self._generated.inc(sum(record.committed for record in records))
 
     def _count_end(self, update: Update) -> None:
         if isinstance(update.news, BaseException) or update.news.generation is None:

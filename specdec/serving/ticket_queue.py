@@ -28,8 +28,11 @@ class TicketQueue:
         self._waiting: deque[Ticket] = deque()
         self._cancelled: set[Ticket] = set()
         self._seconds = USUAL_SECONDS
+        self._running: set[Ticket] = set()
+        self._widest = 0
+        self._renews = False
         self.places = self.free_places = places
-        self.slots = self.free_slots = slots
+        self.slots = slots
         self.drains = self.stops = False
 
     def __len__(self) -> int:
@@ -38,7 +41,8 @@ class TicketQueue:
     @property
     def used_share(self) -> float:
         """Of the KV memory, what is reserved."""
-        return 0.0 if math.isinf(self.slots) else 1 - self.free_slots / self.slots
+        rows = self.places - self.free_places
+        return 0.0 if math.isinf(self.slots) else rows * self._widest / self.slots
 
     def submit(self, tickets: Tickets) -> None:
         """Let tickets wait, all or none.
@@ -105,24 +109,34 @@ class TicketQueue:
         return self._remove(lambda ticket: True)
 
     def take_fitting(self) -> list[Ticket]:
-        """The first ones, as long as there is room for the next. None overtakes another."""
-        taken = []
+        """The first ones, as long as there is room for the next. None overtakes another.
+
+        A batch's cache is as wide as its widest row has been, for every row, until the batch is empty. Where a row that has
+        left is all that keeps the next one out, the batch is let run empty.
+        """
+        taken: list[Ticket] = []
         with self._changed:
-            while self._waiting and self._fits(self._waiting[0]):
+            if not self._running:
+                self._widest, self._renews = 0, False
+            while self._waiting and not self._renews and self._fits(self._waiting[0], self._widest):
                 ticket = self._waiting.popleft()
                 self.free_places -= ticket.samples
-                self.free_slots -= ticket.slots
+                self._widest = max(self._widest, ticket.tokens)
+                self._running.add(ticket)
                 taken.append(ticket)
+            if self._waiting and self._fits(self._waiting[0], max((one.tokens for one in self._running), default=0)):
+                self._renews = True
         return taken
 
-    def _fits(self, ticket: Ticket) -> bool:
-        return ticket.samples <= self.free_places and ticket.slots <= self.free_slots
+    def _fits(self, ticket: Ticket, widest: int) -> bool:
+        rows = self.places - self.free_places + ticket.samples
+        return rows <= self.places and rows * max(widest, ticket.tokens) <= self.slots
 
     def give_back(self, ticket: Ticket) -> None:
         """A ticket that was taken has ended: its room is free again."""
         with self._changed:
+            self._running.discard(ticket)
             self.free_places += ticket.samples
-            self.free_slots += ticket.slots
             ticket.ended = time.monotonic()
             self._seconds += 0.1 * (ticket.ended - (ticket.began or ticket.ended) - self._seconds)
 

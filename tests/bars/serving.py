@@ -21,7 +21,7 @@ from specdec.serving.application import application
 from specdec.serving.guard import Access
 from specdec.serving.kv_memory import slots
 from specdec.serving.limits import ServerLimits
-from specdec.serving.running import Address, Server, listening
+from specdec.serving.running import Address, Server, listening, settle
 from specdec.serving.service import Service
 
 MS_A_REQUEST, MS_A_CHUNK, DECODE_RATIO = 2.0, 0.1, 1.03
@@ -121,6 +121,7 @@ def main():
     prompts = prompts_of(args.prompts, args.count)
     decoder = specdec.load(args.strategy, set={"target.dtype": "float32"})
     generated(decoder, prompts[:2], args)
+    settle()
     ratios, whole, chunked, differ = [], [], [], 0
     for _ in range(args.rounds):
         mine, seconds = generated(decoder, prompts, args)

@@ -24,10 +24,20 @@ def test_the_caches_of_target_and_drafter_are_counted(decoder, drafting):
     assert slots([decoder, drafting], 100 * OWN) == 50
 
 
-def test_half_of_the_free_memory_is_taken_where_nobody_says(decoder, monkeypatch):
+def test_a_third_of_the_free_memory_is_taken_where_nobody_says(decoder, monkeypatch):
     assert free_bytes(decoder.target.facts.device) > 2**20
-    monkeypatch.setattr("specdec.serving.kv_memory.free_bytes", lambda device: 80 * OWN)
+    monkeypatch.setattr("specdec.serving.kv_memory.free_bytes", lambda device: 120 * OWN)
     assert slots([decoder], None) == 40
+
+
+def test_a_containers_limit_is_kept(decoder, monkeypatch, tmp_path):
+    device = decoder.target.facts.device
+    (tmp_path / "memory.max").write_text("5000\n")
+    (tmp_path / "memory.current").write_text("2000\n")
+    monkeypatch.setattr("specdec.serving.kv_memory.CONTAINER", tmp_path)
+    assert free_bytes(device) == 3000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert free_bytes(device) > 2**20
 
 
 def test_what_caches_nothing_has_no_limit(compose, table, chain_of):

@@ -207,13 +207,14 @@ def test_a_failing_step_ends_the_batch_and_the_server_goes_on(serve, slow):
 def test_memory_of_caches_is_not_given_out_twice(serve, slow):
     with serve({"slow": slow}, max_running=8) as server, server.client() as client, ThreadPoolExecutor(4) as pool:
         queue = server.service.engine.queue
-        queue.slots = queue.free_slots = 100
+        queue.slots = 100
         never = client.post("/v1/completions", json={"prompt": "a", "max_tokens": 100})
         assert (never.status_code, never.json()["error"]["code"]) == (400, "exceeds_memory")
         asked = {"prompt": "a", "max_tokens": 59, "ignore_eos": True}
         answers = [pool.submit(client.post, "/v1/completions", json=asked) for _ in range(2)]
         while not len(queue):
             time.sleep(0.002)
-        assert queue.free_slots == 40
+        assert queue.used_share == 0.6
         assert {answer.result().status_code for answer in answers} == {200}
-        assert queue.free_slots == 100
+        assert settled(server)
+        assert queue.used_share == 0
