@@ -2,6 +2,7 @@
 
 import json
 import socket
+import threading
 from urllib.parse import urlsplit
 
 import pytest
@@ -196,3 +197,15 @@ def test_a_fault_in_one_request_is_its_own_500_and_no_prompt_is_logged(serve, de
     assert "SECRET" not in caplog.text
     assert error["type"] == "server_error"
     assert text == decoder.generate("abc", max_new_tokens=40, sampling={"temperature": 1.0}, seed=3)[0].text[-len(text) :]
+
+
+def test_a_schema_that_takes_too_long_is_refused_and_others_are_answered(serve, decoder):
+    held = threading.Event()
+    with serve({"tiny": decoder}, compile_seconds=0.1) as server, server.client() as client:
+        preparation = server.service._preparations["tiny"]
+        preparation._compiled = lambda ready: held.wait(10)
+        asked = {"prompt": "a", "max_tokens": 2}
+        late = client.post("/v1/completions", json={**asked, "response_format": {"type": "json_object"}})
+        assert "not compiled within 0.1 s" in refusal(late, 400)["message"]
+        assert client.post("/v1/completions", json=asked).status_code == 200
+        held.set()
