@@ -211,10 +211,12 @@ def test_memory_of_caches_is_not_given_out_twice(serve, slow):
         never = client.post("/v1/completions", json={"prompt": "a", "max_tokens": 100})
         assert (never.status_code, never.json()["error"]["code"]) == (400, "exceeds_memory")
         asked = {"prompt": "a", "max_tokens": 59, "ignore_eos": True}
+        slow.target.gate.clear()
         answers = [pool.submit(client.post, "/v1/completions", json=asked) for _ in range(2)]
-        while not len(queue):
+        while queue.free_places == queue.places or not len(queue):
             time.sleep(0.002)
         assert queue.used_share == 0.6
+        slow.target.gate.set()
         assert {answer.result().status_code for answer in answers} == {200}
         assert settled(server)
         assert queue.used_share == 0
