@@ -6,6 +6,7 @@
 from specdec.errors import CheckpointError, NumericsError, PluginError, SpecdecError, SpecError, TargetMismatch
 from specdec.files.paths import DataFile
 from specdec.interfaces.declarations import (
+    Beside,
     BuilderDeclaration,
     DrafterDeclaration,
     Features,
@@ -51,6 +52,7 @@ from specdec.trees.tree_shape import TreeShape
 __all__ = [
     "PLAIN_CHAT",
     "Answer",
+    "Beside",
     "Budget",
     "BuildTools",
     "BuilderDeclaration",

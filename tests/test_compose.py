@@ -148,6 +148,8 @@ def test_every_pair_of_builder_and_verifier_is_either_built_or_refused_as_the_co
     ]
     for tree in trees:
         for name, registered in catalog.registry.parts[Kind.VERIFIER].items():
+            if name == "judge":  # needs a trained head: tests/verifiers/test_judge.py
+                continue
             builder = catalog.registry.find(Kind.TREE, tree["use"])
             made = builder.declares(builder.Options(**{k: v for k, v in tree.items() if k != "use"}))
             rule = registered.cls.declares(registered.cls.Options())

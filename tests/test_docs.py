@@ -103,7 +103,7 @@ def test_the_table_of_fitting_parts_says_what_check_says():
             shape = {"widths": [2]} if "widths" in catalog.registry.find(Kind.TREE, name).Options.model_fields else {}
             tree = {"use": name, **shape, **(yaml.safe_load(options) if options else {})}
             fitting = re.findall(r"`(\w+)`", verifiers)
-            for verifier in catalog.registry.parts[Kind.VERIFIER]:
+            for verifier in catalog.registry.parts[Kind.VERIFIER].keys() - {"judge"}:  # which needs a trained head
                 spec = {"target": table, "drafter": table, "tree": tree, "verifier": {"use": verifier}, "sampling": few}
                 if verifier in fitting:
                     check(read(spec, catalog), catalog)

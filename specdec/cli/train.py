@@ -28,6 +28,7 @@ from specdec.errors import SpecdecError, SpecError
 if TYPE_CHECKING:
     from specdec.training.conversations import Messages
     from specdec.training.distill import Failed, Skipped
+    from specdec.training.judge import JudgeSpec
 
 SHOWN_TURNS = 3
 """Turns left out that are shown one by one."""
@@ -37,7 +38,7 @@ Decoding = Annotated[str, typer.Option("--strategy", help="How to decode; a fast
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command("train", help="Train a draft head, or resume a run that was stopped.")(train)
+    app.command("train", help="Train a draft head, or resume a run that was stopped; or a judge.")(train)
     data = typer.Typer(help="Make training data.", no_args_is_help=True, rich_markup_mode=None)
     data.command("distill", help="Let the target answer questions, for a head to learn from.")(answer)
     data.command("invent", help="Let the target make up questions, to be answered by `data distill`.")(ask)
@@ -51,10 +52,14 @@ def train(
     trust: TrustRemoteCode = None,
 ) -> None:
     """Writes log.jsonl, checkpoint.pt and the head that was best on held-out answers into the run's folder."""
+    from specdec.training.judge import JudgeSpec
     from specdec.training.reading import read_training_spec
     from specdec.training.run import claim_output, log_to, trainer
 
     plan = read_training_spec(spec, tuple(settings or ()), trust_remote_code=trust)
+    if isinstance(plan, JudgeSpec):
+        _train_judge(plan)
+        return
     hold(claim_output(plan))
     log = log_to(plan.output / "log.jsonl")
     with Progress(
@@ -74,6 +79,16 @@ def train(
                 f"nothing is left to do: {run.spent}; a larger budget would resume it", highlight=False, soft_wrap=True
             )
         run.run()
+
+
+def _train_judge(plan: "JudgeSpec") -> None:
+    from specdec.training.run import judge_run
+
+    found = judge_run(plan)
+    typer.echo(
+        f"{plan.output / 'head'}: a judge; of {found.right:,} right and {found.wrong:,} wrong held-out tokens it lets "
+        f"{found.right_kept:.1%} and {found.wrong_kept:.1%} stay at a threshold of 0.5; area under the ROC {found.area:.3f}"
+    )
 
 
 def _line(record: dict[str, Any]) -> str | None:

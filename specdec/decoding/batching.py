@@ -84,7 +84,7 @@ class DecodeBatch:
 
 
 class BatchScheduler:
-    """Keeps target state and draft session aligned with a batch's sequences. features: what the drafter reads of the target."""
+    """Keeps target state and draft session aligned with a batch's sequences. features: what is read of the target."""
 
     def __init__(self, target: Target, drafter: Drafter, features: Features) -> None:
         self._target = target

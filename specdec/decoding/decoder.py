@@ -51,7 +51,7 @@ class Decoder:
         self._on_step = on_step
         self._request_numbers = itertools.count()
         self._runner = DraftRunner(target=target, drafter=drafter, builder=builder)
-        self._scheduler = BatchScheduler(target, drafter, drafter.declaration.features)
+        self._scheduler = BatchScheduler(target, drafter, verifier.declaration.beside(drafter.declaration.features))
         self._scoring, self._drafting = PartGuard("target", target), PartGuard("drafter", drafter)
         self._verifying = PartGuard("verifier", verifier)
         self._grammars = Grammars(target)
@@ -233,7 +233,9 @@ class Decoder:
         return record
 
     def _verify(self, sequence: Sequence, tree: DraftTree, scored: Scored) -> Outcome:
-        p = sequence.warper.target_probs(scored.logits, sequence.tokens, tree, by_branch=self._reads_branches)
+        p = sequence.warper.target_probs(
+            scored.logits, sequence.tokens, tree, by_branch=self._reads_branches, features=scored.hidden.last
+        )
         with self._verifying:
             verdict = self.verifier.verify(tree, p, sequence.rng.target)
         checked = checked_verdict(verdict, tree, self.target.facts.vocab_size, type(self.verifier).name)

@@ -1,7 +1,7 @@
 """The words in which parts declare what they do."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Generic
 
@@ -31,6 +31,13 @@ class Reads(StrEnum):
 
     PATH = "path"
     TREE = "tree"
+
+
+class Beside(StrEnum):
+    """What a verifier reads of the target beside p: its logits before any warping, or its last hidden state at each node."""
+
+    UNWARPED_LOGITS = "unwarped_logits"
+    FEATURES = "features"
 
 
 class Guarantee(StrEnum):
@@ -121,6 +128,7 @@ class VerifierDeclaration:
     `most_drafts`: of a rule that goes through all drafts of a node, how many there may be: the tokens of q to the power of the
     number of children; None: any.
     `accepts_impossible`: a lossy rule may accept a token with p = 0, so that no constraint on the answer holds.
+    `reads_beside`: what it asks of the target beside p, by `TargetProbs.unwarped` and `TargetProbs.feature`.
     """
 
     accepts: frozenset[Draw]
@@ -130,9 +138,15 @@ class VerifierDeclaration:
     reads: Reads = Reads.PATH
     most_drafts: int | None = None
     accepts_impossible: bool = False
+    reads_beside: frozenset[Beside] = frozenset()
 
     def __post_init__(self) -> None:
-        _read_words(self, {"accepts": Draw, "shapes": Shape, "guarantee": Guarantee, "reads": Reads})
+        words = {"accepts": Draw, "shapes": Shape, "guarantee": Guarantee, "reads": Reads, "reads_beside": Beside}
+        _read_words(self, words)
+
+    def beside(self, features: Features) -> Features:
+        """The hidden states that are wanted of the target, with those that the rule reads."""
+        return replace(features, last=True) if Beside.FEATURES in self.reads_beside else features
 
 
 @dataclass(frozen=True, slots=True)

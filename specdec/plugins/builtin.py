@@ -49,11 +49,13 @@ def specdec_tree_builders() -> list[type[TreeBuilder]]:
 @hookimpl
 def specdec_verifiers() -> list[type[Verifier]]:
     """The lossless rules, and the lossy ones."""
+    from specdec.verifiers.bild import Bild
     from specdec.verifiers.block import Block
     from specdec.verifiers.chain import Chain
     from specdec.verifiers.ensemble import Ensemble
     from specdec.verifiers.gbv import Gbv
     from specdec.verifiers.greedy_last import GreedyLast
+    from specdec.verifiers.judge import Judge
     from specdec.verifiers.k_seq import KSeq
     from specdec.verifiers.lenience import Lenience
     from specdec.verifiers.match import Match
@@ -66,7 +68,7 @@ def specdec_verifiers() -> list[type[Verifier]]:
     from specdec.verifiers.typical import Typical
 
     exact: list[type[Verifier]] = [Match, PointMass, Chain, Block, MultiRound, KSeq, OptimalTransport, Traversal, Gbv]
-    return [*exact, GreedyLast, SpecHub, Typical, Thresholds, Lenience, Ensemble]
+    return [*exact, GreedyLast, SpecHub, Typical, Thresholds, Lenience, Ensemble, Bild, Judge]
 
 
 @hookimpl

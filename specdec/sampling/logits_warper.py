@@ -48,13 +48,22 @@ class LogitsWarper:
         """Whether the raw logits of a node are changed before temperature."""
         return self._penalised or bool(self._processors or self.sampling.logit_bias or self.sampling.min_new_tokens)
 
-    def target_probs(self, logits: Tensor, prefix: Sequence[int], tree: DraftTree, *, by_branch: bool = False) -> "TargetProbs":
+    def target_probs(
+        self,
+        logits: Tensor,
+        prefix: Sequence[int],
+        tree: DraftTree,
+        *,
+        by_branch: bool = False,
+        features: Tensor | None = None,
+    ) -> "TargetProbs":
         """The target's distribution at the nodes of `tree`.
 
         logits: [nodes, vocab], left as they are. prefix: prompt and emitted tokens, root included. by_branch: for a verifier
         that reads rows off the path that it takes: each node calls forks of the processors as its parent left them.
+        features: [nodes, hidden] for a verifier that reads them.
         """
-        return TargetProbs(self, logits, prefix, tree, self._processors if by_branch and self._processors else None)
+        return TargetProbs(self, logits, prefix, tree, self._processors if by_branch and self._processors else None, features)
 
     def row(self, logits: Tensor, tokens: Sequence[int], processors: Sequence[LogitsProcessor] | None = None) -> TokenDist:
         """P after `tokens` (prompt included) for one row of logits [vocab]. processors: in place of its own."""
@@ -125,7 +134,7 @@ def _applied(processor: LogitsProcessor, input_ids: Tensor, scores: Tensor) -> T
 class TargetProbs:
     """p by node, each computed once and only when it is asked for."""
 
-    __slots__ = ("_best", "_greedy", "_left_by", "_logits", "_prefix", "_rows", "_tree", "_warper", "fallbacks")
+    __slots__ = ("_best", "_features", "_greedy", "_left_by", "_logits", "_prefix", "_rows", "_tree", "_warper", "fallbacks")
 
     def __init__(
         self,
@@ -134,8 +143,10 @@ class TargetProbs:
         prefix: Sequence[int],
         tree: DraftTree,
         processors: Sequence[LogitsProcessor] | None = None,
+        features: Tensor | None = None,
     ) -> None:
         self._warper = warper
+        self._features = features
         self._logits = logits
         self._prefix = prefix
         self._tree = tree
@@ -155,6 +166,19 @@ class TargetProbs:
                 length = len(self._prefix) + len(self._tree.path(node))
                 raise NumericsError(f"row {node} of the target's logits, after {length} tokens: {error}") from error
         return self._rows[node]
+
+    def unwarped(self, node: int) -> Tensor:
+        """[vocab] the target's logits at `node` as it gave them; a rule that reads them declares Beside.UNWARPED_LOGITS."""
+        return self._logits[node]
+
+    def feature(self, node: int) -> Tensor:
+        """[hidden] the target's hidden state after its final norm at `node`, for a rule that declares Beside.FEATURES.
+
+        Raises SpecdecError where the target gave none.
+        """
+        if self._features is None:
+            raise SpecdecError("the target gives no hidden states here: a verifier that reads them declares Beside.FEATURES")
+        return self._features[node]
 
     def fall_back(self, dist: TokenDist) -> TokenDist:
         """`dist` itself, where a residual came out empty: an event of probability zero up to rounding, which is counted."""

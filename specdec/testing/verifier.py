@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from specdec.errors import PluginError, SpecdecError
-from specdec.interfaces.declarations import Guarantee, Kind, Shape
+from specdec.interfaces.declarations import Beside, Guarantee, Kind, Shape
 from specdec.interfaces.parts import BuildTools, PartOptions, Verifier
 from specdec.sampling.logits_warper import LogitsWarper
 from specdec.sampling.params import SamplingParams
@@ -47,6 +47,11 @@ def check_verifier(cls: type[Verifier], options: Mapping[str, Any] | PartOptions
     """
     report = Checked(part_name(Kind.VERIFIER, cls))
     part = opened(Kind.VERIFIER, cls, options, report)
+    if Beside.FEATURES in part.declares.reads_beside:
+        raise CheckFailed(
+            f"{report.part} reads hidden states, and cannot run on a table; `specdec verify STRATEGY --level runtime` and "
+            "`--level sampled` check it on its own model"
+        )
     report.lossy = part.declares.guarantee is Guarantee.LOSSY
     said = "its distance is measured" if report.lossy else "the distribution is the target's"
     for draw in sorted(part.declares.accepts):

@@ -67,7 +67,7 @@ def numbered_messages(
                     f"{where}: was answered with chat_template_kwargs {used}, and data.chat_template_kwargs is "
                     f"{dict(chat_template_kwargs)}; they must be the same"
                 )
-            yield where, _messages(record, where, answered=answered)
+            yield where, messages_of(record, where, answered=answered)
 
 
 def encode(messages: Messages, mask: LossMask, max_tokens: int) -> Conversation:
@@ -112,7 +112,7 @@ def _record(line: str, where: str) -> dict[str, Any]:
     return record
 
 
-def _messages(record: dict[str, Any], where: str, *, answered: bool) -> Messages:
+def messages_of(record: dict[str, Any], where: str, *, answered: bool = True) -> Messages:
     """The record's messages, each a known role's text. Raises SpecError."""
     if "messages" in record:
         turns = record["messages"]

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from specdec.files.atomic import whole_file
 from specdec.interfaces.declarations import Features
+from specdec.interfaces.results import HiddenStates
 from specdec.targets.model_call import ModelCall
 from specdec.training.conversations import Conversation
 
@@ -119,19 +120,11 @@ def fingerprint(call: ModelCall) -> str:
 
 
 def _forward(call: ModelCall, batch: Sequence[Conversation], plan: FeaturePlan) -> list[dict[str, Tensor]]:
-    """Right-padded, so that the model's own causal mask hides the padding from everything that is kept."""
-    width = max(len(c.token_ids) for c in batch)
-    ids = torch.zeros((len(batch), width), dtype=torch.long)
-    for row, conversation in enumerate(batch):
-        ids[row, : len(conversation.token_ids)] = torch.tensor(conversation.token_ids)
-    kept = torch.zeros(1, dtype=torch.long)
-    hidden = call(ids.to(call.device), None, None, None, Features(last=True, layers=plan.layers), kept=kept).hidden
-    if hidden.last is None:
-        raise AssertionError("the post-norm features were asked for")
+    ids, hidden = _hidden(call, batch, plan.layers)
     rows = []
     for row, conversation in enumerate(batch):
         length = len(conversation.token_ids)
-        features = hidden.last[row, :length]
+        features = _last(hidden)[row, :length]
         tensors = {
             "token_ids": ids[row, :length].to(torch.int32),
             "spoken": torch.tensor(conversation.spoken),
@@ -142,6 +135,32 @@ def _forward(call: ModelCall, batch: Sequence[Conversation], plan: FeaturePlan) 
             tensors["layers"] = hidden.layers[row, :length].to(torch.bfloat16).cpu()
         rows.append(tensors)
     return rows
+
+
+def _hidden(call: ModelCall, batch: Sequence[Conversation], layers: tuple[int, ...]) -> tuple[Tensor, HiddenStates]:
+    """Right-padded, so that the model's own causal mask hides the padding from everything that is kept."""
+    width = max(len(c.token_ids) for c in batch)
+    ids = torch.zeros((len(batch), width), dtype=torch.long)
+    for row, conversation in enumerate(batch):
+        ids[row, : len(conversation.token_ids)] = torch.tensor(conversation.token_ids)
+    kept = torch.zeros(1, dtype=torch.long)
+    return ids, call(ids.to(call.device), None, None, None, Features(last=True, layers=layers), kept=kept).hidden
+
+
+def _last(hidden: HiddenStates) -> Tensor:
+    if hidden.last is None:
+        raise AssertionError("the post-norm features were asked for")
+    return hidden.last
+
+
+@torch.inference_mode()
+def hidden_states(call: ModelCall, conversations: Sequence[Conversation], tokens_per_forward: int) -> list[Tensor]:
+    """[tokens, hidden] of each conversation, after the final norm, on the CPU."""
+    found: dict[int, Tensor] = {}
+    for places in length_batches([len(c.token_ids) for c in conversations], tokens_per_forward):
+        states = _last(_hidden(call, [conversations[place] for place in places], ())[1])
+        found |= {place: states[row, : len(conversations[place].token_ids)].cpu() for row, place in enumerate(places)}
+    return [found[place].clone() for place in range(len(conversations))]
 
 
 def _soft_labels(call: ModelCall, features: Tensor, judged: Sequence[bool], top_k: int) -> dict[str, Tensor]:

@@ -9,25 +9,43 @@ from specdec.files.paths import expanded, is_folder
 from specdec.files.validation import validated
 from specdec.files.yaml_document import read_file
 from specdec.interfaces.consent import OPTION, consented
+from specdec.training.judge import JudgeSpec
 from specdec.training.spec import TrainingSpec
 
 
-def read_training_spec(path: Path, settings: tuple[str, ...] = (), *, trust_remote_code: bool | None = None) -> TrainingSpec:
+def read_training_spec(
+    path: Path, settings: tuple[str, ...] = (), *, trust_remote_code: bool | None = None
+) -> TrainingSpec | JudgeSpec:
     """The spec of a file, with overrides `a.b=value`. Paths in it are relative to the file. Raises SpecError.
 
-    trust_remote_code: consent to the target's own code; None: what SPECDEC_TRUST_REMOTE_CODE says. The file cannot give it.
+    `head: {kind: judge}` makes it one of a judge. trust_remote_code: consent to the target's own code; None: what
+    SPECDEC_TRUST_REMOTE_CODE says. The file cannot give it.
     """
     document = read_file(path)
     layers, problems = override_documents(settings)
     name = {key: value for key, value in document.data.items() if key == "name"}
     for layer in layers:
         document = layered(document, layer)
-    spec, faults = validated(TrainingSpec, {**name, **document.data}, document, ())
+    head = document.data.get("head")
+    judge = isinstance(head, dict) and head.get("kind") == "judge"
+    kind: type[TrainingSpec | JudgeSpec] = JudgeSpec if judge else TrainingSpec
+    spec, faults = validated(kind, {**name, **document.data}, document, ())
     mistakes = [*document.problems, *problems, *faults]
     if mistakes or spec is None:
         raise SpecError(listed(mistakes))
     target = spec.target.model_copy(update={OPTION: consented(trust_remote_code)})
-    return _beside(spec.model_copy(update={"target": target}), path.parent)
+    made = spec.model_copy(update={"target": target})
+    return _judge_beside(made, path.parent) if isinstance(made, JudgeSpec) else _beside(made, path.parent)
+
+
+def _judge_beside(spec: JudgeSpec, folder: Path) -> JudgeSpec:
+    model = spec.target.model
+    changes = {
+        "target": spec.target.model_copy(update={"model": model and _folder_or_id(model, folder)}),
+        "data": spec.data.model_copy(update={"path": folder / expanded(spec.data.path)}),
+        "output": folder / expanded(spec.output),
+    }
+    return spec.model_copy(update=changes)
 
 
 def _beside(spec: TrainingSpec, folder: Path) -> TrainingSpec:

@@ -30,7 +30,9 @@ from specdec.training.distributed import Processes, processes
 from specdec.training.feature_store import FeatureStore
 from specdec.training.features import FeaturePlan
 from specdec.training.initialization import borrow, check_plan, draft_ids, fresh_head, fused_layers, head_config, head_sizes
+from specdec.training.judge import JudgeSpec, Validation, labelled, train_judge
 from specdec.training.loop import Trainer
+from specdec.training.loss_mask import LossMask
 from specdec.training.spec import TrainingSpec
 from specdec.training.started_from import continued, head_to_start_from, sized_as_started
 
@@ -83,12 +85,12 @@ def trainer(spec: TrainingSpec, report: Report) -> Trainer:
     return run
 
 
-def target_folder(spec: TrainingSpec) -> str:
+def target_folder(spec: TrainingSpec | JudgeSpec) -> str:
     """The folder or hub id of the target's weights and tokenizer."""
     return str(unpacked_folder()) if spec.target.model is None else str(expanded(spec.target.model))
 
 
-def _target(spec: TrainingSpec) -> tuple[ModelCall, Any]:
+def _target(spec: TrainingSpec | JudgeSpec) -> tuple[ModelCall, Any]:
     folder, target = target_folder(spec), spec.target
     trust: dict[str, Any] = {"revision": target.revision, "trust_remote_code": target.trust_remote_code}
     tokenizer = load_tokenizer(folder, **trust)
@@ -129,7 +131,7 @@ def _growing(store: FeatureStore, spec: TrainingSpec, together: Processes) -> Ca
     return shards
 
 
-def trained_with(spec: TrainingSpec, call: ModelCall, tokenizer: Any) -> TrainedWith:
+def trained_with(spec: TrainingSpec | JudgeSpec, call: ModelCall, tokenizer: Any) -> TrainedWith:
     """What the head's config says of its target."""
     name = builtin_name() if spec.target.model is None else spec.target.model
     template = ChatTemplate(tokenizer).text
@@ -191,6 +193,16 @@ def _is_later(line: str, step: int) -> bool:
 
 def _nothing(record: dict[str, Any]) -> None:
     """What processes other than the first report."""
+
+
+def judge_run(spec: JudgeSpec) -> Validation:
+    """Train a judge from its answers, and write it. Raises SpecError for answers that cannot be read or say nothing."""
+    if (other := _no_folder(spec.output)) is not None:
+        raise SpecError(f"output: {other} is a file, and a folder is to be there; give another name")
+    with exclusive(spec.output, folder=True):
+        call, tokenizer = _target(spec)
+        answers = labelled(spec.data.path, LossMask(tokenizer), tokenizer.decode, spec.data.max_tokens)
+        return train_judge(spec, call, answers, trained_with(spec, call, tokenizer))
 
 
 def claim_output(spec: TrainingSpec) -> AbstractContextManager[None]:

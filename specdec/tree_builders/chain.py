@@ -1,6 +1,7 @@
 """`chain`: one draft token a level."""
 
 from collections.abc import Generator
+from math import exp
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -22,14 +23,18 @@ class ChainOptions(PartOptions):
     draw: Annotated[
         Literal["deterministic", "sampled"], Field(description="the likeliest token, or one drawn from the drafter's q")
     ] = "deterministic"
+    fallback: Annotated[
+        float | None,
+        Field(ge=0, le=1, description="stop drafting where the drafter's likeliest token has less probability; unset: never"),
+    ] = None
 
 
 class Chain(TreeBuilder[ChainOptions]):
     """A chain of draft tokens, each the drafter's likeliest or one draw from its q.
 
-    Length depends on the options, the budget and tokens that are kept (nothing follows a stop id, or a level that offers
-    no token), never on a token that is then left out: drawn tokens keep the distribution q.
-    *Source: arXiv 2211.17192, algorithm 1; 2302.01318.*
+    Length depends on the options, the budget, tokens that are kept (nothing follows a stop id, or a level that offers no token)
+    and what the drafter says after them, never on a token that is then left out: drawn tokens keep the distribution q.
+    *Source: arXiv 2211.17192, algorithm 1; 2302.01318; fallback: 2302.07863, section 3.1.*
     """
 
     name: ClassVar[str] = "chain"
@@ -66,6 +71,8 @@ class Chain(TreeBuilder[ChainOptions]):
         node = 0
         for _ in range(min(self._options.length, budget.nodes, budget.depth)):
             answer = yield Frontier(sketch, (node,))
+            if self._options.fallback is not None and _likeliest(answer) < self._options.fallback:
+                break
             tokens = _draw(answer, rng) if sampled else _best(answer)
             if not tokens:
                 break
@@ -78,6 +85,14 @@ class Chain(TreeBuilder[ChainOptions]):
             return sketch.freeze(Draw.DETERMINISTIC)
         q_row = [level if level < len(rows) else -1 for level in range(len(sketch))]
         return sketch.freeze(Draw.IID, q=torch.cat(rows) if rows else None, q_row=q_row)
+
+
+def _likeliest(answer: Answer) -> float:
+    """The probability of the drafter's likeliest token, of its q where drafts are drawn; 0 where it offers none."""
+    if isinstance(answer, DraftProbs):
+        return float(answer.q[0].max())
+    scores = answer.top(1)[1][0]
+    return exp(scores[0]) if scores else 0.0
 
 
 def _best(answer: Answer) -> list[int]:

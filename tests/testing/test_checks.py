@@ -67,8 +67,8 @@ TABLE = {"vocab": 5, "random": {"order": 3}}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", REGISTRY[Kind.VERIFIER])
-def test_every_registered_verifier_passes(name):
+@pytest.mark.parametrize("name", [name for name in REGISTRY[Kind.VERIFIER] if name != "judge"])
+def test_every_registered_verifier_passes_that_can_run_on_a_table(name):
     report = check_verifier(REGISTRY[Kind.VERIFIER][name].cls)
     assert (report.largest_tv <= 1e-12) != report.lossy
 

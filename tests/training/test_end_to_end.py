@@ -46,6 +46,12 @@ validate_every: 3
 """
 
 
+def the_app():
+    app = typer.Typer()
+    train.register(app)
+    return app
+
+
 FURTHER = """
 name: further
 target: {{use: builtin}}
@@ -81,8 +87,7 @@ def model(tmp_path_factory):
 
 
 def run(*arguments):
-    app = typer.Typer()
-    train.register(app)
+    app = the_app()
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert result.exit_code == 0, result.output + str(result.exception)
     return result.output
@@ -158,8 +163,7 @@ def test_questions_become_answers_features_and_a_head(model, tmp_path, kind):
 def test_a_run_takes_the_sizes_of_the_head_that_it_starts_from(tmp_path, setting, message):
     spec = tmp_path / "further.yaml"
     spec.write_text(FURTHER.format(head=SHIPPED / "eagle3"))
-    app = typer.Typer()
-    train.register(app)
+    app = the_app()
     result = CliRunner().invoke(app, ["train", str(spec), "--set", setting])
     assert message in str(result.exception) + result.output
 
@@ -227,3 +231,55 @@ def test_a_head_that_knows_four_answers_by_heart_drafts_them_in_the_decoder_as_v
     assert sum(record.accepted for record in records) >= share * sum(record.drafted for record in records)
     # Validation starts at every token, decoding at the 16 to 20 where a step begins: one token more or less is 0.06 of tau.
     assert tau == pytest.approx(promised.tau, rel=0.1)
+
+
+JUDGE = """
+name: careful
+target: {{use: huggingface, model: {model}, dtype: float32}}
+output: run
+data: {{path: labelled.jsonl, max_tokens: 80, held_out_share: 0.4}}
+head: {{kind: judge}}
+"""
+
+
+def labelled_lines(count):
+    """Answers in which one word is marked as wrong wherever it stands."""
+    for number in range(count):
+        answer = f"There are {number} lamps and bananas here, and {number + 1} doors, no bananas."
+        messages = [{"role": "user", "content": f"What is in room {number}?"}, {"role": "assistant", "content": answer}]
+        yield json.dumps({"messages": messages, "mistakes": ["bananas"]})
+
+
+def test_a_judge_is_trained_from_labelled_answers_and_decodes(model, tmp_path):
+    (tmp_path / "judge.yaml").write_text(JUDGE.format(model=model))
+    (tmp_path / "labelled.jsonl").write_text("\n".join(labelled_lines(24)))
+    done = CliRunner().invoke(the_app(), ["train", str(tmp_path / "judge.yaml")])
+    assert done.exit_code == 0, done.output
+    found = json.loads((tmp_path / "run" / "validation.json").read_text())
+    assert found["area"] > 0.95
+    assert found["right_kept"] > 0.9 > 0.1 > found["wrong_kept"]
+    assert found["right"] > 5 * found["wrong"] > 0
+    spec = {
+        "target": {"use": "huggingface", "model": str(model), "dtype": "float32"},
+        "drafter": "ngram",
+        "tree": "chain",
+        "verifier": {"use": "judge", "head": str(tmp_path / "run" / "head")},
+        "allow_lossy": True,
+    }
+    assert load(spec).generate(["one two one two one"], max_new_tokens=8)[0].tokens
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ({"mistakes": ["pears"]}, r"labelled\.jsonl:1: mistakes: 'pears' does not stand in the last answer"),
+        ({"mistakes": "bananas"}, r"labelled\.jsonl:1: mistakes: got 'bananas'; expected a list of texts"),
+        ({"mistakes": []}, r"data: only right tokens are to learn from; more answers, some with mistakes, would work"),
+    ],
+)
+def test_labels_that_say_nothing_are_refused_by_line(model, tmp_path, line, message):
+    (tmp_path / "judge.yaml").write_text(JUDGE.format(model=model))
+    record = {**json.loads(next(labelled_lines(1))), **line}
+    (tmp_path / "labelled.jsonl").write_text(json.dumps(record))
+    done = CliRunner().invoke(the_app(), ["train", str(tmp_path / "judge.yaml")])
+    assert (done.exit_code, bool(re.search(message, done.output.replace("\n", " ")))) == (2, True), done.output

@@ -8,7 +8,7 @@ from specdec.config.library import Catalog
 from specdec.config.resolved_spec import ResolvedSpec
 from specdec.decoding.decoder import Decoder
 from specdec.errors import PluginError
-from specdec.interfaces.declarations import Gives, Guarantee, Kind
+from specdec.interfaces.declarations import Beside, Gives, Guarantee, Kind
 from specdec.losslessness.exact.budget import RUN_PROMPT, RUN_TOKENS, Group, fitted, groups_for
 from specdec.losslessness.exact.checked_rng import NotAFunctionOfItsDraws, OutOfTime
 from specdec.losslessness.exact.distance import ExactProof
@@ -72,6 +72,10 @@ class _Prover:
     left_out: list[str] = field(default_factory=list)
 
     def run(self) -> StrategyProof:
+        verifier = self.resolved.parts[Kind.VERIFIER]
+        if Beside.FEATURES in verifier.declares.reads_beside:
+            left = (f"verifier '{verifier.name}' reads hidden states, which a table does not have",)
+            return StrategyProof(self.resolved.spec.name, self.resolved.parts[Kind.DRAFTER].name, None, (), left, (), None, ())
         self.deadline = time.monotonic() + PATIENCE[0] * self.seconds + PATIENCE[1]
         reason = None
         places = self._places()

@@ -32,10 +32,11 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 def known_prices(verifier: Verifier) -> dict[str, float]:
     """By case and draft: the exact total variation of one token; of one draft, and of two where the rule takes certain ones.
 
-    Cases that the rule cannot take (it needs more tokens, or other drafts) are left out.
+    Cases that the rule cannot take (it needs more tokens, or other drafts) are left out; all are for one that reads more of the
+    target than p, since these cases are p and q alone.
     """
     prices = {}
-    for label, builder, options in _drafts(verifier.declaration):
+    for label, builder, options in () if verifier.declaration.reads_beside else _drafts(verifier.declaration):
         for name, (p, q) in CASES.items():
             with suppress(SpecdecError):
                 prices[f"{name}, {label}"] = _price(verifier, build_part(builder, options), p, q)
@@ -45,7 +46,7 @@ def known_prices(verifier: Verifier) -> dict[str, float]:
 def worst_words(prices: Mapping[str, float]) -> str:
     """What a rule with these prices costs at most, in one line."""
     if not prices:
-        return "its price is not known: it takes no draft of the known cases"
+        return "it has no exact price: the known cases are p and q alone, and it takes none of their drafts or reads more"
     worst = max(prices, key=lambda name: prices[name])
     return f"a token's total variation is up to {prices[worst]:.3g} on {len(prices)} known cases: {worst}"
 

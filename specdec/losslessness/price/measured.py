@@ -73,7 +73,7 @@ class _Tally:
 
     def add(self, decoder: Decoder, info: StepInfo, key: int) -> None:
         size = decoder.target.facts.vocab_size
-        for price in step_prices(decoder.verifier, info.tree, info.target_probs.row, info.verdict.path, size, key):
+        for price in step_prices(decoder.verifier, info.tree, info.target_probs, info.verdict.path, size, key):
             self.tokens += price.tokens
             self.apart += price.tokens * price.tv
         self.emitted += len(info.verdict.path) + 1

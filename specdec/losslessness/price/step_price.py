@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from specdec.interfaces.results import Verdict
 from specdec.sampling.distribution import TokenDist, point_mass
 from specdec.sampling.enumeration import outcomes
 from specdec.sampling.keyed_noise import mix
+from specdec.sampling.logits_warper import TargetProbs
 from specdec.sampling.rng import RequestRng, TargetRng, seeded
 from specdec.trees.draft_tree import SINGLE_DRAWS, DraftTree, Draw, TreeSketch
 
@@ -39,10 +41,15 @@ class TokenPrice:
 
 
 class _Rows:
-    """p by node, as a verifier reads it. fall_back: what `TargetProbs` does."""
+    """p by node, as a verifier reads it. fall_back: what `TargetProbs` does. beside: what else it may read, of these nodes."""
 
-    def __init__(self, row: Rows) -> None:
-        self.row = row
+    def __init__(self, row: Rows, beside: TargetProbs | None) -> None:
+        self.row, self._beside = row, beside
+
+    def __getattr__(self, name: str) -> Any:
+        if self._beside is not None:
+            return getattr(self._beside, name)
+        raise SpecdecError(f"the rule reads {name}, which is known of drafts that were made only")
 
     def fall_back(self, dist: TokenDist) -> TokenDist:
         return dist
@@ -66,20 +73,21 @@ class _Noted(TargetRng):
         self._inner.skip(position)
 
 
-def node_distributions(verifier: Verifier, tree: DraftTree, row: Rows, vocab_size: int) -> dict[int, tuple[float, Tensor]]:
+def node_distributions(
+    verifier: Verifier, tree: DraftTree, row: Rows, vocab_size: int, beside: TargetProbs | None = None
+) -> dict[int, tuple[float, Tensor]]:
     """By node after which the rule emits a token: the probability of that, and [vocab] the token's distribution.
 
-    row: p by node of the tree.
+    row: p by node of the tree. beside: what else the rule may read.
     """
     drafted: dict[int, set[int]] = {}
-    device = row(0).ids.device
     for token, depth in zip(tree.tokens[1:], tree.depths[1:], strict=True):
         drafted.setdefault(tree.root_position + depth, set()).add(token)
     endings: list[tuple[Verdict, TokenDist]] = []
 
     def run(rng: RequestRng) -> int:
         noted = _Noted(rng.target)
-        verdict = verifier.verify(tree, _Rows(row), noted)  # type: ignore[arg-type]
+        verdict = verifier.verify(tree, _Rows(row, beside), noted)  # type: ignore[arg-type]
         endings.append((verdict, _last(verdict, noted, tree, drafted)))
         return len(endings) - 1
 
@@ -91,11 +99,12 @@ def node_distributions(verifier: Verifier, tree: DraftTree, row: Rows, vocab_siz
         for node, dist in zip(nodes, [*(point_mass(tree.tokens[node]) for node in verdict.path), last], strict=True):
             reached[node] = reached.get(node, 0.0) + mass
             if node not in emitted:
-                emitted[node] = torch.zeros(vocab_size, dtype=torch.float64, device=device)
+                emitted[node] = torch.zeros(vocab_size, dtype=torch.float64, device=row(0).ids.device)
             if dist.point is not None:
                 emitted[node][dist.point] += mass
             else:
-                emitted[node].index_add_(0, dist.ids.to(device), dist.probs.to(device), alpha=mass)
+                ids, probs = dist.ids.to(emitted[node].device), dist.probs.to(emitted[node].device)
+                emitted[node].index_add_(0, ids, probs, alpha=mass)
     return {node: (total, emitted[node].div_(total)) for node, total in reached.items() if total}
 
 
@@ -113,7 +122,7 @@ def _last(verdict: Verdict, noted: _Noted, tree: DraftTree, drafted: dict[int, s
 
 
 def step_prices(
-    verifier: Verifier, tree: DraftTree, row: Rows, path: tuple[int, ...], vocab_size: int, key: int
+    verifier: Verifier, tree: DraftTree, target_probs: TargetProbs, path: tuple[int, ...], vocab_size: int, key: int
 ) -> Iterator[TokenPrice]:
     """Of the tokens that a step emits.
 
@@ -124,7 +133,7 @@ def step_prices(
     Args:
         verifier: The rule.
         tree: The step's draft.
-        row: p by node of the tree.
+        target_probs: Of the target, by node of the tree.
         path: The nodes that were accepted.
         vocab_size: Of p.
         key: Of the draws: which node, and which drafts.
@@ -132,8 +141,9 @@ def step_prices(
     Raises:
         SpecdecError: For drawn tokens where the rule does not decide node by node, and draws that are not simply from q.
     """
+    row = target_probs.row
     if all(kind is Draw.DETERMINISTIC for kind in tree.draw_kind.values()):
-        for node, (reached, emitted) in node_distributions(verifier, tree, row, vocab_size).items():
+        for node, (reached, emitted) in node_distributions(verifier, tree, row, vocab_size, target_probs).items():
             yield TokenPrice(reached, _apart(emitted, row(node).dense(vocab_size)))
         return
     if verifier.declaration.reads is Reads.TREE:

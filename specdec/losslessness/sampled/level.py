@@ -61,8 +61,10 @@ class SampledProof:
 
     @property
     def takes_tables(self) -> bool:
-        """Whether the builder takes the distributions that a table of q gives."""
+        """Whether the builder takes distributions that a table of q gives, and the rule reads nothing but p."""
         declares = self.resolved.parts[Kind.TREE].declares
+        if self.resolved.parts[Kind.VERIFIER].declares.reads_beside:
+            return False
         return Gives.DISTRIBUTIONS in declares.needs or not self.resolved.parts[Kind.DRAFTER].declares.drafts
 
     @property

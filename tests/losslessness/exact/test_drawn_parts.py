@@ -21,7 +21,7 @@ VOCAB = 3
 RULES = {
     name: found.cls
     for name, found in load_registry("all").parts[Kind.VERIFIER].items()
-    if found.cls.declares(found.cls.Options()).guarantee is Guarantee.LOSSLESS
+    if name != "judge" and found.cls.declares(found.cls.Options()).guarantee is Guarantee.LOSSLESS
 }
 BUILDERS = {
     Draw.DETERMINISTIC: lambda paths: (Fixed, FixedOptions(paths=paths)),

@@ -1,6 +1,7 @@
 """The price of lossy rules: exact on known cases and tables, estimated over a large vocabulary, refused where unknown."""
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -95,7 +96,10 @@ def test_where_drafts_are_too_many_to_go_through_the_price_is_estimated_without_
     left = (p - 0.75 * q).clamp_min(0)
     exact = float((lenient + (1 - lenient.sum()) * left / left.sum() - p).abs().sum()) / 2
     rows = [from_dense(p), from_dense(p)]
-    found = [next(step_prices(build_part(Lenience), one_draw(q), rows.__getitem__, (), 3000, 2 * key)) for key in range(6)]
+    found = [
+        next(step_prices(build_part(Lenience), one_draw(q), SimpleNamespace(row=rows.__getitem__), (), 3000, 2 * key))
+        for key in range(6)
+    ]
     mean = sum(one.tv for one in found) / 6
     assert abs(mean - exact) < 0.01 < exact
     assert max(abs(one.tv - exact) for one in found) < 0.03

@@ -29,7 +29,9 @@ from specdec.verifiers.match import Match
 from specdec.verifiers.multi_round import MultiRound
 from specdec.verifiers.traversal import Traversal
 
-SHIPPED = {name: build_part(part.cls) for name, part in load_registry(disabled="*").parts[Kind.VERIFIER].items()}
+REGISTERED = {name: part.cls for name, part in load_registry(disabled="*").parts[Kind.VERIFIER].items()}
+SHIPPED = {name: build_part(cls) for name, cls in REGISTERED.items() if name != "judge"}
+"""All but the one whose option has no default."""
 RULES = {name: rule for name, rule in SHIPPED.items() if rule.declaration.guarantee is Guarantee.LOSSLESS}
 
 
