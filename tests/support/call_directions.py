@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = f"{ROOT / 'specdec'}/"
 
 HANDED_DOWN = {
+    "verifiers/* -> losslessness/exact/guards.py:WatchedProbs.*": "the target's rows, watched",
     "files/validation.py:* -> *": "pydantic calls the validators of the model that it is given",
     "* -> cli/verify.py:_progress.*": "the command's progress bar",
     "bench/run.py:* -> cli/bench.py:_Lines.__call__": "the command's progress lines",
