@@ -1,4 +1,4 @@
-"""What a head is trained on: soft-label cross-entropy through the LM head, and smooth-L1 regression of features."""
+"""What a head is trained on: a loss of its rows of logits, through the LM head, and smooth-L1 regression of features."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional
+
+from specdec.training.row_losses import RowLoss, row_losses
 
 ROWS_PER_CHUNK = 128
 """Rows of logits at once: few enough to stay in a processor's cache."""
@@ -20,14 +22,14 @@ class SoftLabels:
     probs: Tensor
 
 
-class _SoftCrossEntropy(Function):
+class _ThroughLmHead(Function):
     """Computes the gradient along with the loss, chunk by chunk, so that logits are never kept.
 
-    p - q is formed in float32 and only then rounded: in bfloat16 it cancels once the head is good.
+    q - p is formed in float32 and only then rounded: in bfloat16 it cancels once the head is good.
     """
 
     @staticmethod
-    def forward(ctx: Any, states: Tensor, weight: Tensor, ids: Tensor, probs: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, states: Tensor, weight: Tensor, ids: Tensor, probs: Tensor, kind: RowLoss) -> tuple[Tensor, Tensor]:
         """Summed loss, and the number of rows whose best token is the label's best."""
         want_weight = ctx.needs_input_grad[1]
         grad_states = torch.empty_like(states)
@@ -40,10 +42,8 @@ class _SoftCrossEntropy(Function):
             labels, targets = ids[rows], probs[rows]
             best = logits.argmax(-1)
             hits += int((best == labels.gather(1, targets.argmax(1, keepdim=True))[:, 0]).sum())
-            normalizer = logits.logsumexp(-1, keepdim=True)
-            loss += (targets * (normalizer - logits.gather(1, labels))).sum(dtype=torch.float64)
-            grad = logits.sub_(normalizer).exp_().mul_(targets.sum(-1, keepdim=True))
-            grad.scatter_add_(1, labels, -targets)
+            value, grad = row_losses(kind, logits, labels, targets)
+            loss += value.sum(dtype=torch.float64)
             rounded = grad.to(factor.dtype)
             grad_states[rows] = rounded @ factor
             if grad_weight is not None:
@@ -57,16 +57,16 @@ class _SoftCrossEntropy(Function):
         grad_states, grad_weight = ctx.saved_tensors
         scale = grads[0]
         of_weight = None if grad_weight is None else (grad_weight * scale).to(ctx.weight_dtype)
-        return grad_states * scale.to(grad_states.dtype), of_weight, None, None
+        return grad_states * scale.to(grad_states.dtype), of_weight, None, None, None
 
 
-def soft_cross_entropy(states: Tensor, weight: Tensor, labels: SoftLabels) -> tuple[Tensor, Tensor]:
-    """Sum over rows of -sum p log q, with q = softmax(states @ weight.T), and the rows where both have the same best token.
+def loss_of_rows(kind: RowLoss, states: Tensor, weight: Tensor, labels: SoftLabels) -> tuple[Tensor, Tensor]:
+    """Sum over rows of the loss of q = softmax(states @ weight.T), and the rows where q and p have the same best token.
 
     states: [rows, hidden] in float32 or bfloat16. weight: [vocab, hidden]; gets a gradient only where it wants one.
     """
-    loss, hits = _SoftCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        states, weight, labels.ids, labels.probs
+    loss, hits = _ThroughLmHead.apply(  # type: ignore[no-untyped-call]
+        states, weight, labels.ids, labels.probs, kind
     )
     return loss, hits
 

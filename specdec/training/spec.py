@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from specdec.heads.architectures import TrainedKind
 from specdec.heads.config import Inputs
 from specdec.interfaces.consent import Consent
+from specdec.training.row_losses import RowLoss
 
 
 class Section(BaseModel):
@@ -131,7 +132,11 @@ class LossSpec(Section):
     """Weights of the two losses. As published for EAGLE-1: regression 1, cross_entropy 0.1; the others: 0 and 1."""
 
     regression: Annotated[float, Field(ge=0, description="of the smooth-L1 distance of features")] = 1.0
-    cross_entropy: Annotated[float, Field(ge=0, description="of the soft-label cross-entropy")] = 0.1
+    cross_entropy: Annotated[float, Field(ge=0, description="of the loss of the rows of logits, `row_loss`")] = 0.1
+    row_loss: Annotated[
+        RowLoss,
+        Field(description="of p (target) and q (head): kl(p, q), rkl = kl(q, p), tv = 1 - alpha, nla = -log alpha, lk_hybrid"),
+    ] = "ce"
     step_decay: Annotated[float, Field(gt=0, le=1, description="step or head s weighs this to the power s")] = 0.8
 
 

@@ -9,7 +9,7 @@ from specdec.heads.architectures import TrainedHead
 from specdec.training.borrowed import Borrowed, lm_head_rows
 from specdec.training.dataset import Batch
 from specdec.training.distributed import Processes
-from specdec.training.losses import feature_regression, soft_cross_entropy, soft_labels
+from specdec.training.losses import feature_regression, loss_of_rows, soft_labels
 from specdec.training.spec import LossSpec, NoiseSpec
 from specdec.training.unroll import drafted
 
@@ -56,7 +56,8 @@ def batch_loss(
         states, target = hidden[where], batch.features[:, 1:][where]
         labels = soft_labels(batch.top_ids[:, 1:][where], batch.top_logits[:, 1:][where], row_of_id)
         weight = losses.step_decay**step
-        entropy, hits = soft_cross_entropy(head.lm_head_states(states), lm_head_rows(head, borrowed, step), labels)
+        read_by = lm_head_rows(head, borrowed, step)
+        entropy, hits = loss_of_rows(losses.row_loss, head.lm_head_states(states), read_by, labels)
         total = total + weight * losses.cross_entropy * entropy / rows
         if losses.regression:
             distance = feature_regression(states, target)

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from specdec.training.losses import SoftLabels, feature_regression, soft_cross_entropy, soft_labels
+from specdec.training.losses import SoftLabels, feature_regression, loss_of_rows, soft_labels
 
 
 def problem(rows=300, hidden=32, vocab=200, k=6, dtype=torch.float32):
@@ -21,7 +21,7 @@ def test_the_loss_and_its_gradients_are_those_of_the_plain_formula():
     states, weight, labels = problem()
     ours = [states.clone().requires_grad_(), weight.clone().requires_grad_()]
     theirs = [states.double().requires_grad_(), weight.double().requires_grad_()]
-    loss, _ = soft_cross_entropy(*ours, labels)
+    loss, _ = loss_of_rows("ce", *ours, labels)
     expected = naive(*theirs, labels)
     (0.7 * loss).backward()
     (0.7 * expected).backward()
@@ -34,11 +34,11 @@ def test_a_row_without_labels_costs_nothing_and_teaches_nothing():
     states, weight, labels = problem(rows=4)
     labels.probs[2] = 0.0
     states.requires_grad_()
-    loss, _ = soft_cross_entropy(states, weight, labels)
+    loss, _ = loss_of_rows("ce", states, weight, labels)
     loss.backward()
     assert bool((states.grad[2] == 0).all())
     rest = SoftLabels(labels.ids[[0, 1, 3]], labels.probs[[0, 1, 3]])
-    torch.testing.assert_close(loss, soft_cross_entropy(states[[0, 1, 3]], weight, rest)[0])
+    torch.testing.assert_close(loss, loss_of_rows("ce", states[[0, 1, 3]], weight, rest)[0])
 
 
 def test_gradients_in_bfloat16_stay_within_a_hundredth_where_the_head_is_good():
@@ -48,7 +48,7 @@ def test_gradients_in_bfloat16_stay_within_a_hundredth_where_the_head_is_good():
     logits = torch.randn(500, vocab) * 3
     labels = SoftLabels(torch.arange(vocab).expand(500, vocab), (logits + 0.05 * torch.randn(500, vocab)).softmax(-1))
     states = logits.to(torch.bfloat16).requires_grad_()
-    loss, _ = soft_cross_entropy(states, torch.eye(vocab, dtype=torch.bfloat16), labels)
+    loss, _ = loss_of_rows("ce", states, torch.eye(vocab, dtype=torch.bfloat16), labels)
     loss.backward()
     exact = states.detach().double().softmax(-1) - labels.probs.double()
     agreement = torch.minimum(states.detach().double().softmax(-1), labels.probs.double()).sum(-1).mean()
@@ -70,7 +70,7 @@ def test_labels_are_the_targets_distribution_over_what_can_be_drafted():
 def test_hits_count_rows_whose_best_token_is_the_labels():
     states, weight = torch.eye(3), torch.eye(3)
     labels = SoftLabels(torch.tensor([[0, 1], [0, 1], [2, 1]]), torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4]]))
-    assert int(soft_cross_entropy(states, weight, labels)[1]) == 2
+    assert int(loss_of_rows("ce", states, weight, labels)[1]) == 2
 
 
 def test_regression_is_summed_over_rows_and_averaged_over_features():

@@ -20,6 +20,7 @@ MUON = {"optimizer": {"use": "muon"}}
 LEARNING = {
     "losses.regression": ({}, {"losses": {"regression": 0.3}}),
     "losses.cross_entropy": ({}, {"losses": {"cross_entropy": 0.5}}),
+    "losses.row_loss": ({}, {"losses": {"row_loss": "lk_hybrid"}}),
     "losses.step_decay": (UNROLLED, {**UNROLLED, "losses": {"step_decay": 0.5}}),
     "noise.width": ({"noise": {"width": 0.1}}, {"noise": {"width": 0.4}}),
     "noise.by_length": ({"noise": {"width": 0.1}}, {"noise": {"width": 0.1, "by_length": False}}),
@@ -180,6 +181,7 @@ def test_losses_are_the_published_ones_of_the_kind_and_eagle3_has_no_regression(
     assert read_training_spec(small_yaml).loss_weights.model_dump() == {
         "regression": 1.0,
         "cross_entropy": 0.1,
+        "row_loss": "ce",
         "step_decay": 0.8,
     }
     third = read_training_spec(small_yaml, ("head.kind=eagle3",)).loss_weights
