@@ -17,6 +17,7 @@ from specdec.bench.baselines import (
 )
 from specdec.bench.certificates import certified, check_all
 from specdec.bench.contender import Contender, Task, Timed, run_task
+from specdec.bench.engines import Engines
 from specdec.bench.measurements import PLAIN
 from specdec.compose import build, target_override
 from specdec.config.certification import unlimited
@@ -37,13 +38,17 @@ SHARED = frozenset({"temperature", "top_k", "top_p", "min_p", "seed", "draft"})
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What the user asked for. peers: None for those that fit; assistant: a draft model's folder or hub id."""
+    """What the user asked for. peers: None for those that fit; assistant: a draft model's folder or hub id.
+
+    engines: of others, which answer by themselves.
+    """
 
     strategies: Sequence[str]
     settings: Sequence[str] = ()
     target: str | None = None
     peers: Sequence[str] | None = None
     assistant: str | None = None
+    engines: Engines | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,6 +86,7 @@ class Lineup:
         if not choice.strategies:
             raise SpecError("nothing to compare: name at least one strategy")
         self._choice = choice
+        self._engines = choice.engines or Engines()
         self._catalog = catalog
         self._plans = self._checked(None)
         in_dtypes: dict[str | None, dict[str, ResolvedSpec]] = {dtype: self._checked(dtype) for dtype in dtypes}
@@ -93,8 +99,8 @@ class Lineup:
 
     @property
     def names(self) -> list[str]:
-        """Plain decoding, the strategies, then the peers."""
-        return [*self._plans, *(peer.name for peer in self._peers)]
+        """Plain decoding, the strategies, the peers, then engines of others."""
+        return [*self._plans, *(peer.name for peer in self._peers), *self._engines.by_name]
 
     def describe(self) -> dict[str, Any]:
         """By name what each contender is: for the header of a results file."""
@@ -104,7 +110,7 @@ class Lineup:
         for peer in self._peers:
             assistant = None if not peer.assisted or self._assistant is None else _part(self._assistant)
             described[peer.name] = {"peer": peer.name, "prompt_lookup_num_tokens": peer.lookup, "assistant": assistant}
-        return described
+        return described | self._engines.describe()
 
     def load(self, dtype: str | None) -> Loaded:
         """Load everything, each model once."""
@@ -119,7 +125,7 @@ class Lineup:
             assisted = any(peer.assisted for peer in self._peers)
             assistant = reference_model(self._assistant) if assisted and self._assistant is not None else None
             contenders += [peer_contender(peer, model, assistant) for peer in self._peers]
-        return Loaded(target, tuple(contenders))
+        return Loaded(target, (*contenders, *self._engines.contenders))
 
     def _checked(self, dtype: str | None) -> dict[str, ResolvedSpec]:
         """The resolved specs of plain decoding and of the strategies, by the names that results call them."""

@@ -68,16 +68,29 @@ def bench(
     from specdec.bench.contenders import Choice
     from specdec.bench.prompts import Selection
 
-    if no_peers and peers:
-        raise SpecError("--peer and --no-peers contradict each other")
     cells = {"temperatures": temperature or (0.0,), "batch_sizes": batch_size or (1,), "dtypes": dtype or ()}
     shared = {"top_k": top_k, "top_p": top_p, "seed": seed, "warmup": warmup, "queue": queue, "chat": chat}
     plan = _settings(**cells, **shared, max_new_tokens=max_new_tokens, chat_template_kwargs=template_arguments(template_arg))
-    choice = Choice(tuple(strategies or ()), tuple(settings or ()), target, [] if no_peers else peers, assistant)
+    methods, engines = _peers(peers, no_peers=no_peers)
+    choice = Choice(tuple(strategies or ()), tuple(settings or ()), target, methods, assistant, engines)
     with redirect_stdout(sys.stderr) if json else nullcontext():
         catalog, selection = load_catalog(trust_remote_code=trust), Selection(count, tuple(category or ()), turns)
         _measure(plan, catalog, choice, prompts, selection, output)
     _show(output, json=json)
+
+
+def _peers(asked: list[str] | None, *, no_peers: bool) -> tuple[list[str] | None, Any]:
+    """Methods of transformers, None for those that fit, and endpoints as engines. Raises SpecError for both options."""
+    if no_peers and asked:
+        raise SpecError("--peer and --no-peers contradict each other")
+    endpoints = [name for name in asked or () if name.startswith(("http://", "https://"))]
+    if not endpoints:
+        return [] if no_peers else asked, None
+    from specdec.bench.engines import Engines
+    from specdec.integrations.peers import endpoint_engine
+
+    others = [name for name in asked or () if name not in endpoints]
+    return others or None, Engines({name: endpoint_engine(name) for name in endpoints})
 
 
 def _measure(plan: Any, catalog: Catalog, choice: Any, prompts: list[Path], selection: Any, output: Path) -> None:

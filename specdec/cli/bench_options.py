@@ -34,8 +34,8 @@ Peers = Annotated[
     typer.Option(
         "--peer",
         metavar="NAME",
-        help="A method of transformers: transformers, transformers-lookup[-N], transformers-assisted. Repeatable. "
-        "[default: all that fit]",
+        help="A method of transformers: transformers, transformers-lookup[-N], transformers-assisted; or an endpoint as "
+        "http://HOST/v1#MODEL. Repeatable. [default: all methods that fit]",
     ),
 ]
 NoPeers = Annotated[bool, typer.Option("--no-peers", help="Do not measure transformers.")]

@@ -2,8 +2,9 @@
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from specdec.bench.baselines import ASSISTED, GENERATE, LOOKUP, peer_of, reference_model, runs_on_transformers
 from specdec.config.library import Catalog
@@ -13,6 +14,9 @@ from specdec.interfaces.declarations import Kind
 from specdec.losslessness.external.callables import Answering
 from specdec.losslessness.real_prompts import replanned
 from specdec.sampling.params import SamplingParams
+
+if TYPE_CHECKING:
+    from specdec.integrations.openai_endpoint import Endpoint
 
 MTP = "transformers-mtp"
 
@@ -76,7 +80,22 @@ def _transformers(peer: Peer, target: ResolvedPart, sampling: SamplingParams) ->
     return Generating(reference_model(target), sampling, prompt_lookup_num_tokens=known.lookup)
 
 
-def _endpoint(name: str, sampling: SamplingParams) -> Answering:
+def endpoint_engine(name: str) -> Callable[[SamplingParams], Callable[[Sequence[int], int, int], list[int]]]:
+    """For a sampling, what has the endpoint `http://HOST/v1#MODEL` answer (prompt ids, number of tokens, seed) with ids.
+
+    Raises SpecError for another name, later for a sampling that is not passed on, and where the endpoint does not answer.
+    """
+    _endpoint(name, SamplingParams())
+
+    def under(sampling: SamplingParams) -> Callable[[Sequence[int], int, int], list[int]]:
+        _check_sampling(name, sampling)
+        asked = _endpoint(name, sampling)
+        return lambda ids, n, seed: list(asked(ids, n, seed).tokens)
+
+    return under
+
+
+def _endpoint(name: str, sampling: SamplingParams) -> "Endpoint":
     from specdec.integrations.openai_endpoint import Endpoint
 
     url, mark, model = name.partition("#")

@@ -98,3 +98,24 @@ def test_verify_judges_an_endpoint(server, model, code):
     result = CliRunner().invoke(app, ["verify", "--peer", f"{server.url}#{model}", *options])
     assert result.exit_code in code, result.output
     assert "from p's on average" in result.output
+
+
+def test_an_endpoint_takes_part_in_a_benchmark(server, tmp_path):
+    (tmp_path / "q.jsonl").write_text(json.dumps({"question_id": 0, "category": "a", "turns": ["abc", "de"]}) + "\n")
+    table = {"use": "tabular", "vocab": 26, "random": {"order": 1}}
+    (tmp_path / "letters.yaml").write_text(
+        json.dumps({"target": table, "drafter": "ngram", "tree": "chain", "verifier": "match"})
+    )
+    files = ["-s", str(tmp_path / "letters.yaml"), "--prompts", str(tmp_path / "q.jsonl"), "-o", str(tmp_path / "out.jsonl")]
+    name = f"{server.url}#mine"
+    done = CliRunner().invoke(app, ["bench", *files, "--peer", name, "--max-new-tokens", "4", "--temperature", "0.7", "--json"])
+    assert done.exit_code == 0, done.output
+    rows = {row["contender"]: row for row in json.loads(done.stdout)}
+    assert set(rows) == {"plain", "letters", name}
+    assert {asked["temperature"] for _, _, asked in server.seen} == {0.7}
+    assert all(asked["max_tokens"] == 4 for _, _, asked in server.seen)
+
+
+def test_a_benchmark_refuses_an_endpoint_without_a_model(tmp_path, server):
+    done = CliRunner().invoke(app, ["bench", "-s", "ngram-tree", "--prompts", "q.jsonl", "--peer", server.url])
+    assert (done.exit_code, "the model's name is missing" in done.output) == (2, True)
