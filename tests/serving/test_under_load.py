@@ -39,7 +39,7 @@ def slow(compose, chain_of):
 def settled(server):
     """Wait until nothing runs and nothing waits; whether it came to that."""
     queue = server.service.engine.queue
-    for _ in range(400):
+    for _ in range(1500):
         if queue.free_places == queue.places and not len(queue):
             return True
         time.sleep(0.01)
@@ -144,7 +144,7 @@ def test_a_reader_that_reads_nothing_makes_nobody_wait(serve, decoder):
 
 
 def test_what_takes_too_long_is_ended_with_an_error(serve, slow):
-    with serve({"slow": slow}, max_running=1, request_seconds=0.15) as server, server.client() as client:
+    with serve({"slow": slow}, max_running=1, request_seconds=0.4) as server, server.client() as client:
         late = client.post("/v1/completions", json={"prompt": "a", **LONG})
         assert (late.status_code, late.json()["error"]["code"]) == (503, "request_timeout")
         with client.stream("POST", "/v1/completions", json={"prompt": "a", **LONG, "stream": True}) as response:
@@ -156,7 +156,7 @@ def test_what_takes_too_long_is_ended_with_an_error(serve, slow):
 
 
 def test_what_waits_too_long_is_answered_before_a_stream_begins(serve, slow):
-    with serve({"slow": slow}, max_running=1, queue_seconds=0.1) as server, server.client() as client:
+    with serve({"slow": slow}, max_running=1, queue_seconds=0.4) as server, server.client() as client:
         with client.stream("POST", "/v1/completions", json={"prompt": "a", **LONG, "stream": True}) as response:
             lines = response.iter_lines()
             next(lines)
