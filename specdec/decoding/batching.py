@@ -55,8 +55,18 @@ class DecodeBatch:
         self.ended = [sequence for sequence in self.everyone if not sequence.is_live]
         self.waiting = deque(sequence for sequence in self.everyone if sequence.is_live)
 
+    @property
+    def has_queue(self) -> bool:
+        """Whether anything waits."""
+        return self.queue or bool(self.waiting)
+
     def attempt(self, sequence: Sequence, work: Callable[[], T]) -> T | None:
-        """What `work` for one sequence gives; None where it fails, which ends the sequence, and the batch keeps going."""
+        """What `work` for one sequence gives; None where it fails, which ends the sequence, and the batch keeps going.
+
+        None also for a sequence that has failed before, for which nothing more is done.
+        """
+        if sequence.failure is not None:
+            return None
         try:
             return work()
         except SpecdecError as error:

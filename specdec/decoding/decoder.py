@@ -190,7 +190,7 @@ class Decoder:
 
     def _step(self, batch: DecodeBatch, state: TargetState, session: DraftSession) -> list[StepRecord]:
         clock = [time.perf_counter()]
-        trees = self._runner.grow(batch.sequences, session, batch.memory, queue=batch.queue or bool(batch.waiting))
+        trees = self._runner.grow(batch.sequences, session, batch.memory, queue=batch.has_queue, attempt=batch.attempt)
         clock.append(time.perf_counter())
         with self._scoring:
             scored = self.target.score(state, trees)

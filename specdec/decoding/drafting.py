@@ -1,7 +1,9 @@
 """Growing the draft trees of a batch: all sequences' builders advance in lock step, the drafter answers them at once."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Protocol, TypeVar
 
 from torch import Tensor
 
@@ -61,6 +63,20 @@ class _Uncoupled(DraftRng):
         )
 
 
+T = TypeVar("T")
+
+
+class Attempt(Protocol):
+    """Does what concerns one sequence; None where that failed, and the others go on."""
+
+    def __call__(self, sequence: Sequence, work: Callable[[], T]) -> T | None: ...
+
+
+def at_once(sequence: Sequence, work: Callable[[], T]) -> T | None:
+    """An attempt whose errors are raised."""
+    return work()
+
+
 class DraftRunner:
     """Drives a builder and a drafter; checks what both return."""
 
@@ -77,16 +93,23 @@ class DraftRunner:
         self._building = PartGuard("tree builder", builder)
 
     def grow(
-        self, sequences: list[Sequence], session: DraftSession, batch_memory: Memory | None = None, *, queue: bool = False
+        self,
+        sequences: list[Sequence],
+        session: DraftSession,
+        batch_memory: Memory | None = None,
+        *,
+        queue: bool = False,
+        attempt: Attempt = at_once,
     ) -> list[DraftTree]:
         """A tree per sequence, at its root.
 
-        batch_memory: what builders keep about these sequences together. queue: whether others wait. Raises PluginError for a
-        drafter or builder that breaks its contract.
+        batch_memory: what builders keep about these sequences together. queue: whether others wait. attempt: does what concerns
+        one sequence; where it returns None after a failure, that sequence has no draft. Raises PluginError for a drafter or
+        builder that breaks its contract.
         """
         shared = Memory() if batch_memory is None else batch_memory
         budgets = [self._budget(sequence, len(sequences), shared, queue=queue) for sequence in sequences]
-        drafts = [self._begin(sequence, budget) for sequence, budget in zip(sequences, budgets, strict=True)]
+        drafts = [attempt(s, partial(self._begin, s, budget)) for s, budget in zip(sequences, budgets, strict=True)]
         while any(draft is not None and draft.asked is not None for draft in drafts):
             frontiers = [None if draft is None else draft.asked for draft in drafts]
             with self._drafting:
@@ -97,13 +120,13 @@ class DraftRunner:
                 raise PluginError(f"drafter '{self._drafter.name}' answered {len(answers)} sequences; {len(sequences)} asked")
             for sequence, draft, frontier, proposal in zip(sequences, drafts, frontiers, answers, strict=True):
                 if draft is not None and frontier is not None:
-                    self._advance(draft, self._answer(sequence, frontier, proposal))
-        return trimmed(
-            [
-                self._finished(sequence, budget, draft)
-                for sequence, budget, draft in zip(sequences, budgets, drafts, strict=True)
-            ]
-        )
+                    attempt(sequence, partial(self._continue, sequence, draft, frontier, proposal))
+                    draft.asked = draft.asked if sequence.is_live else None
+        trees = [
+            attempt(s, partial(self._finished, s, budget, draft))
+            for s, budget, draft in zip(sequences, budgets, drafts, strict=True)
+        ]
+        return trimmed([tree or _undrafted(sequence) for sequence, tree in zip(sequences, trees, strict=True)])
 
     def _begin(self, sequence: Sequence, budget: Budget) -> GrowingDraft | None:
         if not self._drafts or budget.depth < 1 or budget.nodes < 1:
@@ -113,6 +136,9 @@ class DraftRunner:
             draft = GrowingDraft(self._builder.grow(sequence.tokens[-1], len(sequence.tokens) - 1, budget, rng))
         self._advance(draft, None)
         return draft
+
+    def _continue(self, sequence: Sequence, draft: GrowingDraft, frontier: Frontier, proposal: object) -> None:
+        self._advance(draft, self._answer(sequence, frontier, proposal))
 
     def _advance(self, draft: GrowingDraft, answer: Answer | None) -> None:
         try:
@@ -163,7 +189,7 @@ class DraftRunner:
     def _finished(self, sequence: Sequence, budget: Budget, draft: GrowingDraft | None) -> DraftTree:
         root = len(sequence.tokens) - 1
         if draft is None:
-            return root_only(sequence.tokens[-1], root)
+            return _undrafted(sequence)
         tree, name = draft.tree, self._builder.name
         if not isinstance(tree, DraftTree):
             raise PluginError(f"tree builder '{name}' returned {type(tree).__name__}, not a DraftTree")
@@ -182,6 +208,10 @@ class DraftRunner:
                 f"the budget is {budget.nodes} nodes of depth {budget.depth}"
             )
         return replace(tree, source=_sources(tree, draft.origins)) if draft.origins and not tree.source else tree
+
+
+def _undrafted(sequence: Sequence) -> DraftTree:
+    return root_only(sequence.tokens[-1], len(sequence.tokens) - 1)
 
 
 def _sources(tree: DraftTree, origins: Mapping[tuple[int, ...], int]) -> tuple[int, ...]:

@@ -9,6 +9,8 @@ from specdec.drafters.tabular import TabularDrafterOptions
 from specdec.errors import NumericsError, PluginError, SpecError
 from specdec.interfaces.results import Scored
 from specdec.sampling.params import SamplingParams
+from specdec.tree_builders.chain import Chain, ChainOptions
+from specdec.verifiers.match import Match
 
 BAD = 20
 """The token after which a poisoned target's row is unusable."""
@@ -175,3 +177,37 @@ def test_an_infinite_logit_is_unusable_at_any_temperature(logits, processors):
         )
         with pytest.raises(NumericsError, match=r"row 0 of the target's logits"):
             warper.target_probs(torch.tensor([logits]), [1], root_only(1, 0)).row(0)
+
+
+class StumblingChain(Chain):
+    """A chain that fails behind one token: before it asks, after it has been answered, or with the tree that it returns."""
+
+    name = "stumbling"
+    when = "before"
+
+    def grow(self, root_token, root_position, budget, rng):
+        bad = root_token == BAD
+        if bad and self.when == "before":
+            raise ValueError("stumbles")
+        growing = super().grow(root_token, root_position, budget, rng)
+        answer = None
+        while True:
+            try:
+                asked = next(growing) if answer is None else growing.send(answer)
+            except StopIteration as end:
+                return "no tree" if bad else end.value
+            answer = yield asked
+            if bad and self.when == "answered":
+                raise ValueError("stumbles")
+
+
+@pytest.mark.parametrize("when", ["before", "answered", "returned"])
+def test_a_draft_that_fails_ends_its_own_sequence_only(compose, counter, parts_of, monkeypatch, when):
+    monkeypatch.setattr(StumblingChain, "when", when)
+    sound = compose(counter(30), parts_of(Chain, ChainOptions(length=3), Match), counting())
+    decoder = compose(counter(30), parts_of(StumblingChain, ChainOptions(length=3), Match), counting())
+    prompts, options = [[1], [BAD - 1], [2], [7]], {"max_new_tokens": 9}
+    alone = [sound.generate([prompt], **options)[0].tokens for prompt in prompts]
+    with pytest.raises(PluginError, match=r"prompts\[1\], step 1: tree builder 'stumbling'") as failed:
+        decoder.generate(prompts, **options)
+    assert tokens_of(failed.value.finished) == [alone[0], None, alone[2], alone[3]]
