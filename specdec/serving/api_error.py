@@ -19,7 +19,7 @@ INVALID, AUTHENTICATION, OVERLOAD, INTERNAL, UNAVAILABLE, TIMED_OUT = (
 PLACE = re.compile(r"^prompts\[\d+\](, sample \d+)?(, (step \d+|first token))?: ")
 """Where an error of a batch says that it occurred, which is of no use to a client."""
 
-FIELDS = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens", "stop_ids": "stop_token_ids", "prompt": "prompt"}
+FIELDS = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens", "stop_ids": "stop_token_ids"}
 """What fields of a `Request` are called in a body, where they differ."""
 
 NAMED = re.compile(r"^(?:sampling\.)?(\w+)(?:[.\[][^:]*)?: ")

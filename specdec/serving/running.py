@@ -81,6 +81,12 @@ def _keys(file: Path | None) -> tuple[str, ...]:
     return keys
 
 
+HASTE = 2
+"""The signal after which nothing is waited for but the step that runs."""
+
+LAST_STEP = 10.0
+"""Seconds that a step may take which runs when the server ends."""
+
 TICK = 1.0
 """Seconds between two looks at the clock, from which answers have their date."""
 
@@ -93,11 +99,14 @@ class Server(uvicorn.Server):
         self._service = service
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ends = asyncio.Event()
+        self._signals = 0
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Finish what runs, and answer what waits with 503."""
-        self._service.engine.queue.drain()
-        super().handle_exit(sig, frame)
+        """Finish what runs and answer what waits with 503; the second time what runs, too; the third time leave at once."""
+        self._signals += 1
+        self._service.engine.queue.drain(stops=self._signals > 1)
+        if self._signals != HASTE:
+            super().handle_exit(sig, frame)
         self.end()
 
     def end(self) -> None:
@@ -105,6 +114,10 @@ class Server(uvicorn.Server):
         self.should_exit = True
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._ends.set)
+
+    def close(self) -> None:
+        """End the decode thread, if a shutdown in haste has left it running."""
+        self._service.engine.stop(LAST_STEP)
 
     async def main_loop(self) -> None:
         """As uvicorn's own, which wakes ten times a second: 2 ms of each second on a busy machine, measured."""
@@ -146,12 +159,13 @@ def server(
 
 
 def run(server: Server, place: socket.socket) -> None:
-    """Serve until a signal, and return when what runs has been answered; a second signal does not wait."""
+    """Serve until a signal, and return when what runs has been answered; a second one does not wait for it."""
     settle()
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         server.run(sockets=[place])
     finally:
+        server.close()
         for number, handler in before.items():
             signal.signal(number, handler)
 

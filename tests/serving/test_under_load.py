@@ -1,6 +1,7 @@
 """Many clients at once: requests join the batch and leave it, wait, give up, vanish; the others notice nothing."""
 
 import json
+import signal
 import socket
 import threading
 import time
@@ -220,3 +221,21 @@ def test_memory_of_caches_is_not_given_out_twice(serve, slow):
         assert {answer.result().status_code for answer in answers} == {200}
         assert settled(server)
         assert queue.used_share == 0
+
+
+def test_a_second_signal_ends_what_runs_with_an_error_of_its_own(serve, slow):
+    asked = {"json": {"prompt": "a", **LONG, "stream": True}}
+    with (
+        serve({"slow": slow}, max_running=1) as server,
+        server.client() as client,
+        client.stream("POST", "/v1/completions", **asked) as response,
+    ):
+        lines = response.iter_lines()
+        next(lines)
+        server.server.handle_exit(signal.SIGTERM, None)
+        assert len([next(lines) for _ in range(10)]) == 10
+        server.server.handle_exit(signal.SIGTERM, None)
+        rest = [line for line in lines if line]
+        assert json.loads(rest[-2][6:])["error"]["code"] == "shutting_down"
+        assert rest[-1] == "data: [DONE]"
+        assert not server.service.engine.is_alive
