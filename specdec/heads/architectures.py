@@ -9,27 +9,31 @@ from specdec.heads.eagle3 import EagleHead3
 from specdec.heads.hydra import HydraConfig, HydraHead
 from specdec.heads.medusa import MedusaConfig, MedusaHead
 
-TrainedKind: TypeAlias = Literal["eagle", "eagle3", "medusa", "hydra"]
+TrainedKind: TypeAlias = Literal["eagle", "eagle3", "medusa", "hydra", "block"]
 """What `specdec train` makes."""
 
-Kind: TypeAlias = Literal["eagle", "eagle3", "medusa", "hydra", "block"]
+Kind: TypeAlias = TrainedKind
 
 DepthConfig: TypeAlias = MedusaConfig | HydraConfig
 """Of architectures with one head for each depth of a draft."""
 
-TrainedConfig: TypeAlias = HeadConfig | DepthConfig
+TrainedConfig: TypeAlias = HeadConfig | DepthConfig | BlockConfig
 
-AnyConfig: TypeAlias = TrainedConfig | BlockConfig
+AnyConfig: TypeAlias = TrainedConfig
 
 DepthHead: TypeAlias = MedusaHead | HydraHead
 
-TrainedHead: TypeAlias = EagleHead | EagleHead3 | DepthHead
+TrainedHead: TypeAlias = EagleHead | EagleHead3 | DepthHead | BlockHead
 
-AnyHead: TypeAlias = TrainedHead | BlockHead
+AnyHead: TypeAlias = TrainedHead
 
-TRAINED_CONFIGS: dict[str, type[DepthConfig]] = {"medusa": MedusaConfig, "hydra": HydraConfig}
+TRAINED_CONFIGS: dict[str, type[DepthConfig | BlockConfig]] = {
+    "medusa": MedusaConfig,
+    "hydra": HydraConfig,
+    "block": BlockConfig,
+}
 
-CONFIGS: dict[str, type[DepthConfig | BlockConfig]] = {**TRAINED_CONFIGS, "block": BlockConfig}
+CONFIGS = TRAINED_CONFIGS
 """By `kind`, as config.json names it; EAGLE's name none."""
 
 
@@ -38,11 +42,13 @@ def new_head(config: AnyConfig) -> AnyHead:
 
     On the meta device it takes no memory, whatever the config says of its sizes.
     """
-    return BlockHead(config) if isinstance(config, BlockConfig) else trainable_head(config)
+    return trainable_head(config)
 
 
 def trainable_head(config: TrainedConfig) -> TrainedHead:
     """The same of a head that can be trained."""
+    if isinstance(config, BlockConfig):
+        return BlockHead(config)
     if isinstance(config, MedusaConfig):
         return MedusaHead(config)
     if isinstance(config, HydraConfig):

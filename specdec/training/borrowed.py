@@ -9,6 +9,7 @@ from torch import Tensor
 
 from specdec.files.atomic import whole_file, write_whole
 from specdec.heads.architectures import TrainedHead
+from specdec.heads.block import BlockHead
 from specdec.heads.hydra import HydraHead
 from specdec.heads.medusa import MedusaHead
 
@@ -33,8 +34,23 @@ def rows_of_ids(borrowed: Borrowed) -> Tensor:
     return rows
 
 
+def logit_factors(head: TrainedHead, borrowed: Borrowed, step: int, states: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+    """States [rows, width] and a matrix [drafts, width] whose products are the logits of step `step` of a draft.
+
+    states: [rows, hidden] as `drafted` gives them. before: [rows] the token that each follows, for a bias by it.
+    """
+    read, rows = head.lm_head_states(states), lm_head_rows(head, borrowed, step)
+    if not isinstance(head, BlockHead) or head.markov_head is None:
+        return read, rows
+    markov = head.markov_head
+    by_token = markov.markov_w1(before).to(read.dtype)
+    return torch.cat((read, by_token), 1), torch.cat((rows.to(read.dtype), markov.markov_w2.weight.to(read.dtype)), 1)
+
+
 def lm_head_rows(head: TrainedHead, borrowed: Borrowed, step: int) -> Tensor:
     """[drafts, hidden] what step `step` of a draft is read by: the head's own LM head, or the borrowed rows."""
+    if isinstance(head, BlockHead):
+        return borrowed.lm_head
     if isinstance(head, MedusaHead | HydraHead):
         return head.own_lm_heads[step].weight if head.own_lm_heads else borrowed.lm_head
     return borrowed.lm_head if head.lm_head is None else head.lm_head.weight

@@ -13,8 +13,9 @@ from specdec.heads.architectures import TrainedConfig, TrainedHead, trainable_he
 from specdec.heads.config import TrainedWith
 from specdec.heads.formats.reading import read_head
 from specdec.interfaces.target_identity import same_target
+from specdec.training.head_spec import HeadSpec
 from specdec.training.loop import Trainer
-from specdec.training.spec import HeadSpec, TrainingSpec
+from specdec.training.spec import TrainingSpec
 
 FIXED = ("seed", "tokens_per_batch", "data_seed", "start_from")
 """Beside target, head and optimiser: with others, the weights and their place in the data would mean something else."""

@@ -1,40 +1,28 @@
-"""A fresh head for a target: sizes from the target, identity on the feature path, input scales measured on the data."""
+"""A fresh head for a target: what it borrows, identity on the feature path, its draft vocabulary and layers."""
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, TypeVar
 
 import torch
-from pydantic import ValidationError
 from torch import Tensor, nn
 
 from specdec.errors import SpecdecWarning, SpecError, TargetMismatch
 from specdec.heads.architectures import TrainedConfig, TrainedHead, trainable_head
-from specdec.heads.config import HeadConfig, LayerConfig
+from specdec.heads.block import BlockHead
 from specdec.heads.eagle import EagleHead
-from specdec.heads.hydra import HydraConfig, HydraHead, WideBlock
-from specdec.heads.medusa import MedusaConfig, MedusaHead
+from specdec.heads.hydra import HydraHead, WideBlock
+from specdec.heads.medusa import MedusaHead
 from specdec.targets.model_call import ModelCall
 from specdec.training.borrowed import Borrowed
-from specdec.training.dataset import FeatureSet, draft_vocabulary
+from specdec.training.dataset import draft_vocabulary
 from specdec.training.features import FeaturePlan
-from specdec.training.spec import HeadSpec
-
-INTERMEDIATE = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
-KEY_VALUE_HEADS = ("num_key_value_heads", "num_kv_heads")
-EPSILONS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps")
-"""What configs of transformers call the sizes of a head, the commonest name first."""
-
-N = TypeVar("N", int, float)
+from specdec.training.head_spec import FUSING, HeadSpec
 
 LARGE = 1024.0
 """A power of two, so that nothing but a cap changes what comes out."""
 
 PUBLISHED_FROM, FEW = 7, 3
 """Layers from which on the rule of published EAGLE-3 heads names three different ones; and those that a head fuses."""
-
-NUM_HEADS, NUM_BLOCKS = 4, 1
-"""Of heads that each predict one depth: as deep as Medusa's trees of 63 nodes."""
 
 WEIGHT_STD = 0.02
 BRANCH_STD = 0.002
@@ -56,80 +44,6 @@ def borrow(call: ModelCall, draft_ids: Tensor | None) -> Borrowed:
         raise TargetMismatch("the target caps its logits, so that its LM head is no matrix that a head could borrow")
     rows = rows if draft_ids is None else rows[draft_ids]
     return Borrowed(embedding.clone(), rows.clone(), draft_ids)
-
-
-def head_config(spec: HeadSpec, target: Any, embedding: Tensor, data: FeatureSet) -> TrainedConfig:
-    """`head_sizes`, the inputs of all but Medusa heads scaled to a root mean square of 1. Raises SpecError."""
-    sizes = head_sizes(spec, target)
-    if not isinstance(sizes, HeadConfig | HydraConfig):
-        return sizes
-    counts = data.token_counts(target.vocab_size).clamp_max(1000).float()
-    weights = counts / counts.sum()
-    rms = float((embedding.float().square().mean(-1).cpu() * weights).sum().sqrt())
-    scales = {"embedding_scale": 1.0 / rms, "feature_scale": 1.0 / data.feature_rms()}
-    return sizes.model_copy(update=scales)
-
-
-def head_sizes(spec: HeadSpec, target: Any) -> TrainedConfig:
-    """Sizes of the target's config where the spec names none, its inputs not scaled yet. Raises SpecError.
-
-    Where the config has no such size, as GPT-2's has not: a key-value head for each head, four times the width, an epsilon of
-    1e-5.
-    """
-    try:
-        if spec.kind == "medusa":
-            return MedusaConfig(**_depth_sizes(spec, target))
-        if spec.kind == "hydra":
-            prefix = LayerConfig(**_layer_sizes(spec, target)) if spec.prefix else None
-            return HydraConfig(**_depth_sizes(spec, target), prefix=prefix)
-        return HeadConfig(**_eagle_sizes(spec, target))
-    except ValidationError as error:
-        raise SpecError("head: " + "; ".join(fault["msg"] for fault in error.errors())) from error
-
-
-def _depth_sizes(spec: HeadSpec, target: Any) -> dict[str, Any]:
-    """Of heads that each predict one depth."""
-    return {
-        "hidden_size": target.hidden_size,
-        "vocab_size": target.vocab_size,
-        "draft_vocab_size": spec.draft_vocab_size,
-        "num_heads": spec.num_heads or NUM_HEADS,
-        "num_blocks": spec.num_blocks or NUM_BLOCKS,
-        "own_lm_head": bool(spec.train_lm_head),
-    }
-
-
-def _eagle_sizes(spec: HeadSpec, target: Any) -> dict[str, Any]:
-    return {
-        **_layer_sizes(spec, target),
-        "vocab_size": target.vocab_size,
-        "draft_vocab_size": spec.draft_vocab_size,
-        "fc_bias": spec.fc_bias,
-        "inputs": spec.inputs,
-        "layers": spec.layers,
-        "own_lm_head": bool(spec.train_lm_head or spec.layers),
-    }
-
-
-def _layer_sizes(spec: HeadSpec, target: Any) -> dict[str, Any]:
-    """Of one decoder layer."""
-    heads = target.num_attention_heads
-    return {
-        "hidden_size": target.hidden_size,
-        "intermediate_size": spec.intermediate_size or _first(target, INTERMEDIATE, int, 4 * target.hidden_size),
-        "num_attention_heads": spec.num_attention_heads or heads,
-        "num_key_value_heads": spec.num_key_value_heads
-        or _first(target, KEY_VALUE_HEADS, int, spec.num_attention_heads or heads),
-        "head_dim": _first(target, ("head_dim",), int, target.hidden_size // heads),
-        "rms_norm_eps": _first(target, EPSILONS, float, 1e-5),
-        "rope_theta": spec.rope_theta,
-    }
-
-
-def _first(target: Any, names: Sequence[str], kind: type[N], otherwise: N) -> N:
-    """The first of these values of a config that is set."""
-    values = (getattr(target, name, None) for name in names)
-    return next((value for value in values if isinstance(value, kind) and value), otherwise)
 
 
 def check_plan(plan: FeaturePlan, vocab_size: int, num_layers: int) -> None:
@@ -162,11 +76,13 @@ def draft_ids(spec: HeadSpec, counts: Tensor) -> Tensor | None:
 
 
 def fused_layers(spec: HeadSpec, num_layers: int) -> tuple[int, ...]:
-    """The layers whose inputs the head fuses; none but for EAGLE-3. Unset: those of published heads. Raises SpecError.
+    """The layers whose inputs the head fuses; none but for EAGLE-3 and one-pass heads. Raises SpecError.
+
+    Unset: those of published EAGLE-3 heads.
 
     *Source: arXiv 2503.01840, published code.*
     """
-    if spec.kind != "eagle3":
+    if spec.kind not in FUSING:
         return ()
     layers = spec.layers or default_layers(num_layers)
     if not _are_layers(layers, num_layers):
@@ -192,7 +108,9 @@ def _are_layers(layers: Sequence[int], num_layers: int) -> bool:
 
 
 def fresh_head(config: TrainedConfig, lm_head: Tensor, seed: int) -> TrainedHead:
-    """Random weights of a seed. All but EAGLE-3 heads start by repeating the feature, own LM heads as the target's rows.
+    """Random weights of a seed. EAGLE-1, Medusa and Hydra heads start by repeating the feature.
+
+    LM heads of their own start as the target's rows.
 
     *Source: for Medusa's, arXiv 2401.10774, section 2.1.*
     """
@@ -202,6 +120,12 @@ def fresh_head(config: TrainedConfig, lm_head: Tensor, seed: int) -> TrainedHead
         if isinstance(head, MedusaHead | HydraHead):
             _begin_by_depth(head, lm_head, generator)
             return head
+        if isinstance(head, BlockHead):
+            _draw_maps(head, generator, branch=WEIGHT_STD)
+            if head.markov_head is not None:
+                head.markov_head.markov_w1.weight.normal_(0.0, WEIGHT_STD, generator=generator)
+                head.markov_head.markov_w2.weight.zero_()
+            return head
         _draw_maps(head, generator)
         if head.lm_head is not None:
             head.lm_head.weight.copy_(lm_head)
@@ -210,12 +134,12 @@ def fresh_head(config: TrainedConfig, lm_head: Tensor, seed: int) -> TrainedHead
     return head
 
 
-def _draw_maps(module: nn.Module, generator: torch.Generator) -> None:
-    """Random weights for all linear maps, and no biases."""
+def _draw_maps(module: nn.Module, generator: torch.Generator, branch: float = BRANCH_STD) -> None:
+    """Random weights for all linear maps, `branch` wide where they write to the residual stream, and no biases."""
     for name, part in module.named_modules():
         if isinstance(part, nn.Linear):
-            branch = name.endswith(("o_proj", "down_proj"))
-            part.weight.normal_(0.0, BRANCH_STD if branch else WEIGHT_STD, generator=generator)
+            writes = name.endswith(("o_proj", "down_proj"))
+            part.weight.normal_(0.0, branch if writes else WEIGHT_STD, generator=generator)
             if part.bias is not None:
                 part.bias.zero_()
 

@@ -22,8 +22,9 @@ from specdec.heads.judge import Judge, JudgeConfig, write_judge
 from specdec.targets.model_call import ModelCall
 from specdec.training.conversations import Conversation, encode, is_held_out, messages_of
 from specdec.training.features import hidden_states
+from specdec.training.head_spec import Section
 from specdec.training.loss_mask import LossMask
-from specdec.training.spec import Section, TargetSpec
+from specdec.training.spec import TargetSpec
 
 TOKENS_PER_FORWARD = 4096
 

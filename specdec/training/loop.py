@@ -13,6 +13,7 @@ from specdec.errors import NumericsError
 from specdec.files.atomic import whole_file
 from specdec.files.paths import is_file
 from specdec.heads.architectures import TrainedHead
+from specdec.training.block_rows import draw_anchors
 from specdec.training.borrowed import Borrowed, rows_of_ids, save_head
 from specdec.training.dataset import Batch, FeatureSet
 from specdec.training.distributed import Processes
@@ -121,6 +122,7 @@ class Trainer:
                 losses=self.spec.loss_weights,
                 steps=steps,
                 noise=draw_noise(self.spec.noise, batch, generator),
+                begun=draw_anchors(self.head, batch.judged[:, 1:], self.spec.anchors_per_conversation, generator),
                 processes=self.processes,
             )
         norm = None if loss is None else self._update(loss.total)

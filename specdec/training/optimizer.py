@@ -7,13 +7,16 @@ from torch import nn
 
 from specdec.training.spec import OptimizerSpec
 
+BY_TOKEN = ("lm_head", "markov_head")
+"""Matrices with a row for each token: not decayed, and not for Muon."""
+
 
 def optimizers(head: nn.Module, spec: OptimizerSpec) -> list[torch.optim.Optimizer]:
     """Every group carries its peak learning rate as `peak`. Norms and biases are not decayed."""
-    matrices = [p for name, p in head.named_parameters() if p.dim() == 2 and not name.startswith("lm_head")]
-    others = [p for name, p in head.named_parameters() if p.dim() != 2 and not name.startswith("lm_head")]
-    lm_head = [p for name, p in head.named_parameters() if name.startswith("lm_head")]
-    groups = [{"params": others + lm_head, "weight_decay": 0.0, "peak": spec.learning_rate}]
+    matrices = [p for name, p in head.named_parameters() if p.dim() == 2 and not name.startswith(BY_TOKEN)]
+    others = [p for name, p in head.named_parameters() if p.dim() != 2 and not name.startswith(BY_TOKEN)]
+    by_token = [p for name, p in head.named_parameters() if name.startswith(BY_TOKEN)]
+    groups = [{"params": others + by_token, "weight_decay": 0.0, "peak": spec.learning_rate}]
     if spec.use == "adamw":
         groups.append({"params": matrices, "weight_decay": spec.weight_decay, "peak": spec.learning_rate})
     adamw = torch.optim.AdamW(groups, lr=spec.learning_rate, betas=spec.betas)

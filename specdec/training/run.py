@@ -29,10 +29,11 @@ from specdec.training.dataset import FeatureSet, coverage
 from specdec.training.distributed import Processes, processes
 from specdec.training.feature_store import FeatureStore
 from specdec.training.features import FeaturePlan
-from specdec.training.initialization import borrow, check_plan, draft_ids, fresh_head, fused_layers, head_config, head_sizes
+from specdec.training.initialization import borrow, check_plan, draft_ids, fresh_head, fused_layers
 from specdec.training.judge import JudgeSpec, Validation, labelled, train_judge
 from specdec.training.loop import Trainer
 from specdec.training.loss_mask import LossMask
+from specdec.training.sizes import head_config, head_sizes
 from specdec.training.spec import TrainingSpec
 from specdec.training.started_from import continued, head_to_start_from, sized_as_started
 

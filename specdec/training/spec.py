@@ -3,18 +3,12 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from specdec.heads.architectures import TrainedKind
-from specdec.heads.config import Inputs
 from specdec.interfaces.consent import Consent
+from specdec.training.head_spec import HeadSpec, Section
 from specdec.training.row_losses import RowLoss
-
-
-class Section(BaseModel):
-    """A part of a training spec; unknown keys are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class TargetSpec(Section):
@@ -71,63 +65,6 @@ class DataSpec(Section):
         return self
 
 
-class HeadSpec(Section):
-    """The shape of the head; sizes that are not given are the target's."""
-
-    kind: TrainedKind = "eagle"
-    inputs: Annotated[Inputs, Field(description="what the head sees (the paper's ablation)")] = Inputs.FEATURE_AND_SHIFTED_TOKEN
-    intermediate_size: Annotated[int | None, Field(ge=1)] = None
-    num_attention_heads: Annotated[int | None, Field(ge=1)] = None
-    num_key_value_heads: Annotated[int | None, Field(ge=1)] = None
-    fc_bias: bool = False
-    layers: Annotated[
-        tuple[Annotated[int, Field(ge=0)], ...],
-        Field(description="EAGLE-3: layers whose inputs are fused; unset: [2, L // 2, L - 3] of L layers, others below 7"),
-    ] = ()
-    draft_vocab_size: Annotated[int | None, Field(ge=1, description="most frequent tokens; null: all")] = 8192
-    train_lm_head: Annotated[
-        bool | None,
-        Field(description="the LM head starts as the target's rows and is trained; unset: for EAGLE-3, which has its own"),
-    ] = None
-    rope_theta: Annotated[float, Field(gt=0)] = 10000.0
-    num_heads: Annotated[
-        int | None, Field(ge=1, le=16, description="medusa, hydra: tokens beyond the next that are predicted; unset: 4")
-    ] = None
-    num_blocks: Annotated[int | None, Field(ge=1, le=16, description="medusa, hydra: blocks of a head; unset: 1")] = None
-    prefix: Annotated[bool, Field(description="hydra: a decoder layer over the features, as in Hydra++")] = False
-
-    @model_validator(mode="after")
-    def _of_its_kind(self) -> "HeadSpec":
-        if self.kind != "eagle3" and self.layers:
-            raise ValueError(f"layers: a head of kind '{self.kind}' fuses none; kind: eagle3 would work")
-        others = KEYS_OF_OTHERS[self.kind] + (SIZES_OF_LAYERS if self.kind == "hydra" and not self.prefix else ())
-        strangers = [key for key in others if getattr(self, key) != HeadSpec.model_fields[key].default]
-        if strangers:
-            raise ValueError(f"{', '.join(strangers)}: a head of kind '{self.kind}' has none")
-        if self.kind == "eagle3":
-            self._check_eagle3()
-        return self
-
-    def _check_eagle3(self) -> None:
-        if self.inputs is not Inputs.FEATURE_AND_SHIFTED_TOKEN:
-            raise ValueError(f"inputs: EAGLE-3 takes features and shifted tokens, got '{self.inputs}'")
-        if self.fc_bias:
-            raise ValueError("fc_bias: the projection of EAGLE-3 has no bias")
-        if self.train_lm_head is False:
-            raise ValueError("train_lm_head: EAGLE-3 always trains an LM head of its own")
-
-
-SIZES_OF_LAYERS = ("intermediate_size", "num_attention_heads", "num_key_value_heads", "rope_theta")
-BY_DEPTH = ("num_heads", "num_blocks")
-KEYS_OF_OTHERS: dict[TrainedKind, tuple[str, ...]] = {
-    "eagle": (*BY_DEPTH, "prefix"),
-    "eagle3": (*BY_DEPTH, "prefix"),
-    "medusa": ("inputs", "fc_bias", "prefix", *SIZES_OF_LAYERS),
-    "hydra": ("inputs", "fc_bias"),
-}
-"""What each kind of head has not."""
-
-
 class LossSpec(Section):
     """Weights of the two losses. As published for EAGLE-1: regression 1, cross_entropy 0.1; the others: 0 and 1."""
 
@@ -146,7 +83,12 @@ PUBLISHED_LOSSES: dict[TrainedKind, LossSpec] = {
     "eagle3": ROWS_ONLY,
     "medusa": ROWS_ONLY,
     "hydra": LossSpec(regression=0.0, cross_entropy=1.0, step_decay=1.0),
+    "block": LossSpec(regression=0.0, cross_entropy=1.0, step_decay=0.78),
 }
+
+
+WITHOUT_FEATURES = {"eagle3": "EAGLE-3", "medusa": "Medusa", "block": "a one-pass head"}
+ANCHORS = 64
 
 
 class NoiseSpec(Section):
@@ -209,6 +151,9 @@ class TrainingSpec(Section):
     steps: StepsSpec = StepsSpec()
     optimizer: OptimizerSpec = OptimizerSpec()
     budget: BudgetSpec
+    anchors_per_conversation: Annotated[
+        int, Field(ge=1, description="block: drafts learnt from of each conversation in a batch, drawn anew each time")
+    ] = ANCHORS
     tokens_per_batch: Annotated[int, Field(ge=1, description="slots of a padded batch")] = 4096
     autocast: Annotated[bool, Field(description="bfloat16 matrix products")] = True
     validate_every: Annotated[int, Field(ge=1, description="steps")] = 200
@@ -223,13 +168,14 @@ class TrainingSpec(Section):
 
     @model_validator(mode="after")
     def _losses_of_the_kind(self) -> "TrainingSpec":
-        if self.head.kind in ("eagle3", "medusa") and self.loss_weights.regression:
-            name = {"eagle3": "EAGLE-3", "medusa": "Medusa"}[self.head.kind]
+        if self.loss_weights.regression and (name := WITHOUT_FEATURES.get(self.head.kind)) is not None:
             raise ValueError(
                 f"losses: {name} predicts no feature; {{regression: 0, cross_entropy: 1}} would work, or losses: null"
             )
-        if self.head.kind in ("medusa", "hydra") and self.steps != StepsSpec():
-            raise ValueError(f"steps: all heads of '{self.head.kind}' are learnt at once; leave steps out")
+        if self.head.kind in ("medusa", "hydra", "block") and self.steps != StepsSpec():
+            raise ValueError(f"steps: all depths of '{self.head.kind}' are learnt at once; leave steps out")
+        if self.head.kind != "block" and self.anchors_per_conversation != ANCHORS:
+            raise ValueError("anchors_per_conversation: only heads of kind 'block' learn from drawn anchors; leave it out")
         if not self.loss_weights.regression and not self.loss_weights.cross_entropy:
             raise ValueError("losses: both weigh 0, so that nothing would be learnt; losses: null takes the published ones")
         return self

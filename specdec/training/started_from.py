@@ -7,14 +7,14 @@ import torch
 
 from specdec.errors import CheckpointError, SpecError
 from specdec.heads.architectures import TrainedConfig, TrainedHead, trainable_head
-from specdec.heads.block import BlockConfig
 from specdec.heads.checkpoint_path import locate_head
 from specdec.heads.config import TrainedWith
 from specdec.heads.formats.checkpoint import HeadCheckpoint
 from specdec.heads.formats.config_file import head_config, read_config
 from specdec.heads.formats.reading import read_head
 from specdec.heads.hydra import HydraConfig
-from specdec.training.spec import SIZES_OF_LAYERS, HeadSpec, TrainingSpec
+from specdec.training.head_spec import SIZES_OF_LAYERS, HeadSpec
+from specdec.training.spec import TrainingSpec
 
 SIZES = {key: key for key in HeadSpec.model_fields if key not in ("kind", "train_lm_head")} | {"train_lm_head": "own_lm_head"}
 """What a spec calls the sizes of a head, and what a head's config calls them."""
@@ -70,8 +70,6 @@ def head_to_start_from(spec: TrainingSpec, made_for: tuple[int, int]) -> HeadChe
 
 def continued(read: HeadCheckpoint, made_with: TrainedWith) -> TrainedHead:
     """A head that may be trained, with the weights read. made_with: of the new run."""
-    if isinstance(read.config, BlockConfig):
-        raise SpecError("start_from: heads of kind 'block' draft, but cannot be trained yet")
     head = trainable_head(read.config.model_copy(update={"trained_with": made_with}))
     head.load_state_dict({name: tensor.detach() for name, tensor in read.head.state_dict().items()})
     return head

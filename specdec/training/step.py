@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from specdec.heads.architectures import TrainedHead
-from specdec.training.borrowed import Borrowed, lm_head_rows
+from specdec.training.borrowed import Borrowed, logit_factors
 from specdec.training.dataset import Batch
 from specdec.training.distributed import Processes
 from specdec.training.losses import feature_regression, loss_of_rows, soft_labels
@@ -37,27 +37,28 @@ def batch_loss(
     losses: LossSpec,
     steps: int,
     noise: Tensor | None = None,
+    begun: Tensor | None = None,
     processes: Processes = ALONE,
 ) -> BatchLoss | None:
     """Losses of all steps, over rows whose prediction is about a word of the assistant; None where no process has any.
 
-    noise: added to the input features. processes: sums are divided by the rows of all of them, so that gradients add up.
+    noise: added to the input features. begun: as in `drafted`, the drafts to learn from. processes: sums are divided by the
+    rows of all of them, so that gradients add up.
     """
     judged = batch.judged[:, 1:]
     inputs = batch.inputs[:, :-1] if noise is None else batch.inputs[:, :-1] + noise
     total, regression, cross_entropy, accuracy = inputs.new_zeros((), dtype=torch.float32), 0.0, 0.0, list[float]()
-    first_rows = int(judged.sum())
-    for step, hidden in enumerate(drafted(head, borrowed.embedding, batch.token_ids, inputs, steps)):
-        where = judged.clone()
-        where[:, :step] = False
+    first_rows = int(_of_draft(judged, begun, 0).sum())
+    for step, hidden in enumerate(drafted(head, borrowed.embedding, batch.token_ids, inputs, steps, begun)):
+        where = _of_draft(judged, begun, step)
         rows = processes.total(int(where.sum()), judged.device)
         if rows == 0:
             return None if step == 0 else BatchLoss(total, regression, cross_entropy, tuple(accuracy), first_rows)
         states, target = hidden[where], batch.features[:, 1:][where]
         labels = soft_labels(batch.top_ids[:, 1:][where], batch.top_logits[:, 1:][where], row_of_id)
         weight = losses.step_decay**step
-        read_by = lm_head_rows(head, borrowed, step)
-        entropy, hits = loss_of_rows(losses.row_loss, head.lm_head_states(states), read_by, labels)
+        factors = logit_factors(head, borrowed, step, states, batch.token_ids[:, 1:][where])
+        entropy, hits = loss_of_rows(losses.row_loss, *factors, labels)
         total = total + weight * losses.cross_entropy * entropy / rows
         if losses.regression:
             distance = feature_regression(states, target)
@@ -66,6 +67,15 @@ def batch_loss(
         cross_entropy = float(entropy.detach()) / max(first_rows, 1) if step == 0 else cross_entropy
         accuracy.append(int(hits) / max(int(where.sum()), 1))
     return BatchLoss(total, regression, cross_entropy, tuple(accuracy), first_rows)
+
+
+def _of_draft(judged: Tensor, begun: Tensor | None, step: int) -> Tensor:
+    """[conversations, rows] which of the judged rows are step `step` of a draft that is learnt from."""
+    where = judged.clone()
+    where[:, :step] = False
+    if begun is not None:
+        where[:, step:] &= begun[:, : max(begun.shape[1] - step, 0)]
+    return where
 
 
 def draw_noise(spec: NoiseSpec, batch: Batch, generator: torch.Generator) -> Tensor | None:

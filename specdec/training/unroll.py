@@ -13,11 +13,13 @@ import torch
 from torch import Tensor
 
 from specdec.heads.architectures import TrainedHead
+from specdec.heads.block import BlockHead
 from specdec.heads.config import Inputs
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import EagleHead3
 from specdec.heads.hydra import HydraHead
 from specdec.heads.medusa import MedusaHead
+from specdec.training.block_rows import drafted_blocks
 from specdec.training.spec import StepsSpec
 
 
@@ -25,15 +27,22 @@ def num_steps(head: TrainedHead, spec: StepsSpec, progress: float) -> int:
     """Drafting steps to be learnt from at this share of the budget: of heads that each predict one depth, all."""
     if isinstance(head, MedusaHead | HydraHead):
         return head.config.num_heads
+    if isinstance(head, BlockHead):
+        return head.config.depths
     return spec.end if progress >= spec.switch_at else spec.start
 
 
-def drafted(head: TrainedHead, embedding: Tensor, token_ids: Tensor, features: Tensor, steps: int) -> Iterator[Tensor]:
+def drafted(
+    head: TrainedHead, embedding: Tensor, token_ids: Tensor, features: Tensor, steps: int, begun: Tensor | None = None
+) -> Iterator[Tensor]:
     """Per step the head's states [conversations, rows, hidden]; row i >= s of step s predicts feature i + 1 and token i + 2.
 
     embedding: [vocab, hidden] the target's. token_ids: [conversations, rows + 1]. features: [conversations, rows, ...].
+    begun: [conversations, rows] bool, of one-pass heads the rows with which drafts begin; None: all. Other drafts are 0.
     """
-    if isinstance(head, MedusaHead):
+    if isinstance(head, BlockHead):
+        yield from drafted_blocks(head, embedding, token_ids, features, steps, begun)
+    elif isinstance(head, MedusaHead):
         for step, states in enumerate(head(features)[:steps]):
             yield _begun_before(states, step)
     elif isinstance(head, HydraHead):

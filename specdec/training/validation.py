@@ -4,11 +4,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from specdec.heads.architectures import TrainedHead
+from specdec.heads.block import BlockHead
 from specdec.heads.hydra import HydraHead
 from specdec.heads.medusa import MedusaHead
-from specdec.training.borrowed import Borrowed, lm_head_rows
+from specdec.training.borrowed import Borrowed, logit_factors
 from specdec.training.dataset import Batch
 from specdec.training.unroll import drafted
 
@@ -65,6 +67,8 @@ def chain_acceptance(head: TrainedHead, borrowed: Borrowed, batches: Iterable[Ba
 
 def chain_depth(head: TrainedHead) -> int:
     """How deep the chain is that a head is validated with."""
+    if isinstance(head, BlockHead):
+        return min(DEPTH, head.config.depths)
     return min(DEPTH, head.config.num_heads) if isinstance(head, MedusaHead | HydraHead) else DEPTH
 
 
@@ -73,9 +77,15 @@ def _right(head: TrainedHead, borrowed: Borrowed, batch: Batch, depth: int) -> l
     truth = batch.token_ids[:, 2:]
     by_step = []
     for step, hidden in enumerate(drafted(head, borrowed.embedding, batch.token_ids, batch.inputs[:, :-1], depth)):
-        lm_head = lm_head_rows(head, borrowed, step).to(borrowed.lm_head.dtype)
-        states = head.lm_head_states(hidden[:, :-1]).to(lm_head.dtype)
-        drafts = torch.cat([(part @ lm_head.T).argmax(-1) for part in torch.split(states, 1)])
+        drafts = torch.stack([
+            _best(*logit_factors(head, borrowed, step, states, before), borrowed.lm_head.dtype)
+            for states, before in zip(hidden[:, :-1], batch.token_ids[:, 1:-1], strict=True)
+        ])  # fmt: skip
         drafts = drafts if borrowed.draft_ids is None else borrowed.draft_ids[drafts]
         by_step.append(drafts == truth)
     return torch.stack(by_step, dim=1).tolist()
+
+
+def _best(states: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """[rows] the likeliest draft of each state."""
+    return (states.to(dtype) @ rows.to(dtype).T).argmax(-1)

@@ -28,8 +28,9 @@ from specdec.training.borrowed import Borrowed
 from specdec.training.conversations import Conversation
 from specdec.training.dataset import FeatureSet, draft_vocabulary
 from specdec.training.features import FeaturePlan, write_shard
-from specdec.training.initialization import borrow, fresh_head, head_config
+from specdec.training.initialization import borrow, fresh_head
 from specdec.training.loop import Trainer
+from specdec.training.sizes import head_config
 from specdec.training.spec import TrainingSpec
 from specdec.training.validation import chain_acceptance
 

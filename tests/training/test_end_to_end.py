@@ -20,8 +20,9 @@ from specdec.targets.model_call import ModelCall
 from specdec.training.conversations import Conversation
 from specdec.training.dataset import FeatureSet, draft_vocabulary
 from specdec.training.features import FeaturePlan, write_shard
-from specdec.training.initialization import borrow, fresh_head, head_config
+from specdec.training.initialization import borrow, fresh_head
 from specdec.training.loop import Trainer
+from specdec.training.sizes import head_config
 from specdec.training.spec import TrainingSpec
 
 SPEC = """
@@ -176,8 +177,9 @@ def test_a_run_takes_the_sizes_of_the_head_that_it_starts_from(tmp_path, setting
         ({"inputs": "feature-unshifted", "train_lm_head": True}, 0.3),
         ({"kind": "medusa"}, 0.3),
         ({"kind": "hydra", "prefix": True}, 0.3),
+        ({"kind": "block", "layers": (1, 2), "causal": True}, 0.3),
     ],
-    ids=["usual", "unshifted, with an LM head", "medusa", "hydra++"],
+    ids=["usual", "unshifted, with an LM head", "medusa", "hydra++", "one pass"],
 )
 def test_a_head_that_knows_four_answers_by_heart_drafts_them_in_the_decoder_as_validation_says(model, tmp_path, changes, share):
     limit = 24
@@ -193,8 +195,8 @@ def test_a_head_that_knows_four_answers_by_heart_drafts_them_in_the_decoder_as_v
         for place, answer in enumerate(answers)
     ]
     call = ModelCall(load_model(str(model), dtype="float32", device="cpu", attention="sdpa"))
-    write_shard(call, told, FeaturePlan(top_k=8), tmp_path / "own-0000.safetensors")
-    data = FeatureSet([tmp_path / "own-0000.safetensors"], layers=False)
+    write_shard(call, told, FeaturePlan(8, changes.get("layers", ())), tmp_path / "own-0000.safetensors")
+    data = FeatureSet([tmp_path / "own-0000.safetensors"], layers="layers" in changes)
     spec = TrainingSpec(
         name="by heart",
         target={"use": "huggingface", "model": str(model)},

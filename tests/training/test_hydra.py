@@ -10,8 +10,10 @@ from specdec.heads.config import LayerConfig
 from specdec.heads.formats.reading import read_head
 from specdec.heads.hydra import HydraConfig
 from specdec.heads.medusa import MedusaConfig
-from specdec.training.initialization import fresh_head, head_sizes
-from specdec.training.spec import HeadSpec, LossSpec
+from specdec.training.head_spec import HeadSpec
+from specdec.training.initialization import fresh_head
+from specdec.training.sizes import head_sizes
+from specdec.training.spec import LossSpec
 from specdec.training.started_from import continued, head_to_start_from, sized_as_started
 from specdec.training.step import batch_loss
 from specdec.training.unroll import drafted

@@ -7,8 +7,10 @@ from torch.nn import functional
 
 from specdec.heads.formats.reading import read_head
 from specdec.heads.medusa import MedusaConfig
-from specdec.training.initialization import fresh_head, head_sizes
-from specdec.training.spec import HeadSpec, LossSpec, TrainingSpec
+from specdec.training.head_spec import HeadSpec
+from specdec.training.initialization import fresh_head
+from specdec.training.sizes import head_sizes
+from specdec.training.spec import LossSpec, TrainingSpec
 from specdec.training.step import batch_loss
 from specdec.training.validation import chain_acceptance
 
@@ -136,7 +138,7 @@ def test_options_of_other_kinds_are_refused(changes, message):
     ("changes", "message"),
     [
         ({"losses": {"regression": 1.0}}, "Medusa predicts no feature"),
-        ({"steps": {"start": 2, "end": 2}}, "all heads of 'medusa' are learnt at once"),
+        ({"steps": {"start": 2, "end": 2}}, "all depths of 'medusa' are learnt at once"),
     ],
 )
 def test_losses_and_steps_that_mean_nothing_to_it_are_refused(trainer, changes, message):

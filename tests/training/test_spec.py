@@ -9,10 +9,12 @@ from specdec.errors import SpecdecWarning, SpecError
 from specdec.heads.config import Inputs
 from specdec.heads.eagle import EagleHead
 from specdec.training.dataset import FeatureSet
-from specdec.training.initialization import draft_ids, fresh_head, fused_layers, head_config, head_sizes
+from specdec.training.head_spec import HeadSpec
+from specdec.training.initialization import draft_ids, fresh_head, fused_layers
 from specdec.training.optimizer import optimizers
 from specdec.training.reading import read_training_spec
-from specdec.training.spec import HeadSpec, NoiseSpec, OptimizerSpec, TrainingSpec
+from specdec.training.sizes import head_config, head_sizes
+from specdec.training.spec import NoiseSpec, OptimizerSpec, TrainingSpec
 from specdec.training.step import draw_noise
 
 UNROLLED = {"steps": {"start": 2, "end": 2}}
@@ -54,7 +56,8 @@ SHAPE = {
 """Value, and what it makes of the head's config."""
 
 ELSEWHERE = {
-    *("start_from", "head.num_heads", "head.num_blocks", "head.prefix"),
+    *("start_from", "head.num_heads", "head.num_blocks", "head.prefix", "anchors_per_conversation"),
+    *(f"head.{name}" for name in ("num_layers", "block_size", "mask_token_id", "causal", "from_anchor", "markov_rank")),
     *("name", "head.kind", "head.layers", "validate_every", "checkpoint_every", "budget.steps", "budget.seconds"),
     *(f"target.{name}" for name in ("use", "model", "dtype", "attention", "device", "revision", "trust_remote_code")),
     *(f"data.sources.{name}" for name in ("path", "max_tokens", "repeat", "temperature")),
@@ -64,7 +67,7 @@ ELSEWHERE = {
     ),
     *("data.keep_layers", "data.first_tokens", "data.tokens_per_epoch", "features", "output", "data_seed"),
 }
-"""Tested below, in test_features.py and test_medusa.py; by commands in test_end_to_end.py and test_killed_runs.py."""
+"""Tested below, in test_features.py, test_medusa.py, test_block.py; by commands in test_end_to_end.py, test_killed_runs.py."""
 
 
 class Target:
