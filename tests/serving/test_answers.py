@@ -219,15 +219,24 @@ def test_models_are_listed_with_their_context(client):
 
 
 def test_metrics_count_under_vllms_names(client, ask):
-    def value(name):
-        lines = [line for line in client.get("/metrics").text.splitlines() if line.startswith(f"vllm:{name}{{")]
-        return sum(float(line.rpartition(" ")[2]) for line in lines)
+    def values():
+        found = {}
+        for line in client.get("/metrics").text.splitlines():
+            if line.startswith("vllm:"):
+                name = line[5:].partition("{")[0]
+                found[name] = found.get(name, 0) + float(line.rpartition(" ")[2])
+        return found
 
     names = ("generation_tokens_total", "prompt_tokens_total", "request_success_total", "spec_decode_num_accepted_tokens_total")
-    before = [value(name) for name in names]
+    before = values()
     answer = ask(prompt=PROMPT, logit_bias={A: 1000}, max_tokens=12).json()
-    gained = [value(name) - old for name, old in zip(names, before, strict=True)]
-    assert gained == [12, 11, 1, answer["usage"]["speculation"]["accepted_tokens"]]
-    assert value("num_requests_running") == 0
-    assert value("spec_decode_num_accepted_tokens_per_pos_total") == value(names[3])
-    assert value("e2e_request_latency_seconds_count") == value("request_success_total")
+    after = values()
+    assert [after[name] - before.get(name, 0) for name in names] == [
+        12,
+        11,
+        1,
+        answer["usage"]["speculation"]["accepted_tokens"],
+    ]
+    assert after["num_requests_running"] == 0
+    assert after["spec_decode_num_accepted_tokens_per_pos_total"] == after[names[3]]
+    assert after["e2e_request_latency_seconds_count"] == after["request_success_total"]

@@ -61,7 +61,7 @@ def streamed(client, **body):
 
 def test_sixteen_streams_at_once_each_get_the_answer_that_they_get_alone(serve, decoder):
     asked = [
-        {"prompt": "ab" * (1 + number), "max_tokens": 8 + 3 * number, "seed": number, "temperature": number % 3 / 2}
+        {"prompt": "ab" * (1 + number), "max_tokens": 4 + 2 * number, "seed": number, "temperature": number % 3 / 2}
         for number in range(16)
     ]
     alone = [
