@@ -28,6 +28,7 @@ from specdec.errors import SpecdecError, SpecError
 if TYPE_CHECKING:
     from specdec.training.conversations import Messages
     from specdec.training.distill import Failed, Skipped
+    from specdec.training.draft_model_spec import DraftModelSpec
     from specdec.training.judge import JudgeSpec
 
 SHOWN_TURNS = 3
@@ -38,7 +39,7 @@ Decoding = Annotated[str, typer.Option("--strategy", help="How to decode; a fast
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command("train", help="Train a draft head, or resume a run that was stopped; or a judge.")(train)
+    app.command("train", help="Train a draft head, or resume a run that was stopped; or a judge or a draft model.")(train)
     data = typer.Typer(help="Make training data.", no_args_is_help=True, rich_markup_mode=None)
     data.command("distill", help="Let the target answer questions, for a head to learn from.")(answer)
     data.command("invent", help="Let the target make up questions, to be answered by `data distill`.")(ask)
@@ -52,6 +53,7 @@ def train(
     trust: TrustRemoteCode = None,
 ) -> None:
     """Writes log.jsonl, checkpoint.pt and the head that was best on held-out answers into the run's folder."""
+    from specdec.training.draft_model_spec import DraftModelSpec
     from specdec.training.judge import JudgeSpec
     from specdec.training.reading import read_training_spec
     from specdec.training.run import claim_output, log_to, trainer
@@ -59,6 +61,9 @@ def train(
     plan = read_training_spec(spec, tuple(settings or ()), trust_remote_code=trust)
     if isinstance(plan, JudgeSpec):
         _train_judge(plan)
+        return
+    if isinstance(plan, DraftModelSpec):
+        _distil(plan)
         return
     hold(claim_output(plan))
     log = log_to(plan.output / "log.jsonl")
@@ -79,6 +84,18 @@ def train(
                 f"nothing is left to do: {run.spent}; a larger budget would resume it", highlight=False, soft_wrap=True
             )
         run.run()
+
+
+def _distil(plan: "DraftModelSpec") -> None:
+    from specdec.training.draft_model_run import distil_draft_model
+
+    def report(record: dict[str, Any]) -> None:
+        parts = {"alpha": "accepted at temperature 1", "tau": "tau of a greedy chain", "loss": "loss"}
+        said = ", ".join(f"{words} {record[key]:.3f}" for key, words in parts.items() if key in record)
+        typer.echo(f"step {record['step']}: {said}")
+
+    distil_draft_model(plan, report)
+    typer.echo(f"{plan.output / 'model'}: the draft model that was best on held-out answers")
 
 
 def _train_judge(plan: "JudgeSpec") -> None:

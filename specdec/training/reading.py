@@ -1,7 +1,7 @@
 """A training spec from YAML: every mistake at once, each with its line."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from specdec.config.overrides import layered, override_documents
 from specdec.errors import SpecError, listed
@@ -9,17 +9,18 @@ from specdec.files.paths import expanded, is_folder
 from specdec.files.validation import validated
 from specdec.files.yaml_document import read_file
 from specdec.interfaces.consent import OPTION, consented
+from specdec.training.draft_model_spec import DraftModelSpec
 from specdec.training.judge import JudgeSpec
 from specdec.training.spec import TrainingSpec
 
 
 def read_training_spec(
     path: Path, settings: tuple[str, ...] = (), *, trust_remote_code: bool | None = None
-) -> TrainingSpec | JudgeSpec:
+) -> TrainingSpec | JudgeSpec | DraftModelSpec:
     """The spec of a file, with overrides `a.b=value`. Paths in it are relative to the file. Raises SpecError.
 
-    `head: {kind: judge}` makes it one of a judge. trust_remote_code: consent to the target's own code; None: what
-    SPECDEC_TRUST_REMOTE_CODE says. The file cannot give it.
+    `head: {kind: judge}` makes it one of a judge, `head: {kind: model}` of a draft model. trust_remote_code: consent to the
+    target's own code; None: what SPECDEC_TRUST_REMOTE_CODE says. The file cannot give it.
     """
     document = read_file(path)
     layers, problems = override_documents(settings)
@@ -27,18 +28,27 @@ def read_training_spec(
     for layer in layers:
         document = layered(document, layer)
     head = document.data.get("head")
-    judge = isinstance(head, dict) and head.get("kind") == "judge"
-    kind: type[TrainingSpec | JudgeSpec] = JudgeSpec if judge else TrainingSpec
+    named = str(head.get("kind")) if isinstance(head, dict) else ""
+    kind: type[TrainingSpec | JudgeSpec | DraftModelSpec] = OTHERS.get(named, TrainingSpec)
     spec, faults = validated(kind, {**name, **document.data}, document, ())
     mistakes = [*document.problems, *problems, *faults]
     if mistakes or spec is None:
         raise SpecError(listed(mistakes))
     target = spec.target.model_copy(update={OPTION: consented(trust_remote_code)})
     made = spec.model_copy(update={"target": target})
-    return _judge_beside(made, path.parent) if isinstance(made, JudgeSpec) else _beside(made, path.parent)
+    if isinstance(made, DraftModelSpec):
+        draft = made.head.model_copy(update={"model": _folder_or_id(made.head.model, path.parent)})
+        return _other_beside(made.model_copy(update={"head": draft}), path.parent)
+    return _other_beside(made, path.parent) if isinstance(made, JudgeSpec) else _beside(made, path.parent)
 
 
-def _judge_beside(spec: JudgeSpec, folder: Path) -> JudgeSpec:
+OTHERS: dict[str, type[JudgeSpec | DraftModelSpec]] = {"judge": JudgeSpec, "model": DraftModelSpec}
+"""By `head.kind`, what is no draft head."""
+
+S = TypeVar("S", JudgeSpec, DraftModelSpec)
+
+
+def _other_beside(spec: S, folder: Path) -> S:
     model = spec.target.model
     changes = {
         "target": spec.target.model_copy(update={"model": model and _folder_or_id(model, folder)}),

@@ -34,7 +34,7 @@ from specdec.training.judge import JudgeSpec, Validation, labelled, train_judge
 from specdec.training.loop import Trainer
 from specdec.training.loss_mask import LossMask
 from specdec.training.sizes import head_config, head_sizes
-from specdec.training.spec import TrainingSpec
+from specdec.training.spec import TargetSpec, TrainingSpec
 from specdec.training.started_from import continued, head_to_start_from, sized_as_started
 
 LOG = "log.jsonl"
@@ -57,7 +57,7 @@ def trainer(spec: TrainingSpec, report: Report) -> Trainer:
     spec = sized_as_started(spec)
     state = read_checkpoint(spec)
     left = None if state is None else head_as_left(spec, state)
-    call, tokenizer = _target(spec)
+    call, tokenizer = open_target(spec.target)
     made_with = trained_with(spec, call, tokenizer)
     if left is not None:
         check_template(spec, left.config.trained_with, made_with)
@@ -86,13 +86,9 @@ def trainer(spec: TrainingSpec, report: Report) -> Trainer:
     return run
 
 
-def target_folder(spec: TrainingSpec | JudgeSpec) -> str:
-    """The folder or hub id of the target's weights and tokenizer."""
-    return str(unpacked_folder()) if spec.target.model is None else str(expanded(spec.target.model))
-
-
-def _target(spec: TrainingSpec | JudgeSpec) -> tuple[ModelCall, Any]:
-    folder, target = target_folder(spec), spec.target
+def open_target(target: TargetSpec) -> tuple[ModelCall, Any]:
+    """The target's model and its tokenizer. Raises TargetMismatch where there is none."""
+    folder = str(unpacked_folder()) if target.model is None else str(expanded(target.model))
     trust: dict[str, Any] = {"revision": target.revision, "trust_remote_code": target.trust_remote_code}
     tokenizer = load_tokenizer(folder, **trust)
     if tokenizer is None:
@@ -198,10 +194,10 @@ def _nothing(record: dict[str, Any]) -> None:
 
 def judge_run(spec: JudgeSpec) -> Validation:
     """Train a judge from its answers, and write it. Raises SpecError for answers that cannot be read or say nothing."""
-    if (other := _no_folder(spec.output)) is not None:
+    if (other := no_folder(spec.output)) is not None:
         raise SpecError(f"output: {other} is a file, and a folder is to be there; give another name")
     with exclusive(spec.output, folder=True):
-        call, tokenizer = _target(spec)
+        call, tokenizer = open_target(spec.target)
         answers = labelled(spec.data.path, LossMask(tokenizer), tokenizer.decode, spec.data.max_tokens)
         return train_judge(spec, call, answers, trained_with(spec, call, tokenizer))
 
@@ -215,14 +211,14 @@ def claim_output(spec: TrainingSpec) -> AbstractContextManager[None]:
 def check_places(spec: TrainingSpec) -> None:
     """Raise SpecError where a folder is to be and a file is, or the other way round."""
     for name, folder in (("features", spec.features), ("output", spec.output), ("output", spec.output / "head")):
-        if (other := _no_folder(folder)) is not None:
+        if (other := no_folder(folder)) is not None:
             raise SpecError(f"{name}: {other} is a file, and a folder is to be there; give another name")
     for name in FILES:
         if is_folder(spec.output / name):
             raise SpecError(f"output: {spec.output / name} is a folder, and a file is to be written there; give another name")
 
 
-def _no_folder(path: Path) -> Path | None:
+def no_folder(path: Path) -> Path | None:
     """What is there, of the path or a folder above it, and is no folder."""
     there = next((place for place in (path, *path.parents) if exists(place)), None)
     return None if there is None or is_folder(there) else there
