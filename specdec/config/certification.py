@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -109,7 +110,7 @@ def numerics(resolved: ResolvedSpec, target: Target) -> Numerics:
 def model_files(resolved: ResolvedSpec) -> dict[str, dict[str, str]]:
     """By part and option, the SHA-256 of each file that a spec's parts read, as far as they are here.
 
-    The embedded model is known by the fingerprint of its package.
+    The embedded model is known by the fingerprint of its package; a part of somebody else's package by the module of its class.
     """
     return {key: found for part_key, part in _parts(resolved) for key, found in _files_of(part_key, part) if found}
 
@@ -131,6 +132,8 @@ def _parts(resolved: ResolvedSpec) -> Iterator[tuple[str, ResolvedPart]]:
 def _files_of(key: str, part: ResolvedPart) -> Iterator[tuple[str, dict[str, str]]]:
     if part.kind is Kind.TARGET and part.name == "builtin":
         yield key, {gguf_file().name: fingerprint(gguf_file())}
+    if (code := _own_code(part)) is not None:
+        yield f"{key}.code", {code.name: _hash(code)}
     options = part.options.model_dump(mode="json")
     for option, value in options.items():
         if not isinstance(value, str) or not value:
@@ -140,6 +143,14 @@ def _files_of(key: str, part: ResolvedPart) -> Iterator[tuple[str, dict[str, str
         elif (folder := _folder(part, option, value, options.get("revision"))) is not None:
             files = {path.name: path for pattern in MODEL_FILES for path in matching(folder, pattern) if is_file(path)}
             yield f"{key}.{option}", {name: _hash(files[name]) for name in sorted(files)}
+
+
+def _own_code(part: ResolvedPart) -> Path | None:
+    """The module of a class that is not specdec's, whose version says nothing of it; None where it is in no file."""
+    if part.cls.__module__.partition(".")[0] == "specdec":
+        return None
+    found = getattr(sys.modules.get(part.cls.__module__), "__file__", None)
+    return Path(found) if found is not None and is_file(Path(found)) else None
 
 
 def _folder(part: ResolvedPart, option: str, value: str, revision: str | None) -> Path | None:

@@ -1,5 +1,6 @@
 """Certificates: strict in what they read, of one resolved spec, and refused where what is loaded is something else."""
 
+import importlib
 import json
 from dataclasses import replace
 
@@ -231,3 +232,37 @@ def test_with_a_target_that_is_already_loaded_the_target_itself_is_compared(cata
         specdec.load(given, target=same)
     with pytest.raises(SpecError, match="the target's vocab_size is 7, certified was 6"):
         specdec.load(given, target=other, certificate=tmp_path / "c.json")
+
+
+OWN_RULE = """
+from specdec.authoring import BuildTools, PartOptions, Verifier, VerifierDeclaration
+from specdec.verifiers.chain import Chain
+
+class OwnRule(Verifier):
+    name = "own_rule"
+    Options = PartOptions
+
+    @classmethod
+    def declares(cls, options):
+        return Chain.declares(options)
+
+    @classmethod
+    def build(cls, options, tools):
+        return cls()
+
+    def verify(self, tree, target_probs, rng):
+        return Chain().verify(tree, target_probs, rng)
+"""
+
+
+def test_a_rule_of_another_package_is_certified_with_its_code(tmp_path, monkeypatch):
+    (tmp_path / "own_rule_module.py").write_text(OWN_RULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    catalog = load_catalog(parts=[importlib.import_module("own_rule_module").OwnRule])
+    path = tmp_path / "own.json"
+    certificate(catalog, {**LOSSLESS, "verifier": "own_rule"}, price=None, results=(PROVED,)).write(path)
+    resolved = resolve(catalog, {**LOSSLESS, "verifier": "own_rule", "max_tv": None})
+    assert build(resolved, catalog, certificate=path).certificate is not None
+    (tmp_path / "own_rule_module.py").write_text(OWN_RULE.replace("Chain().verify", "Chain() .verify"))
+    with pytest.raises(SpecError, match=r"verifier\.code: own_rule_module\.py has other contents"):
+        build(resolved, catalog, certificate=path)
